@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from d2lpar.errors import RecordError, SettingError
 
@@ -136,10 +136,7 @@ def get(name: str) -> Experiment:
 
 
 def measured_by(runs: Sequence[Run]) -> Experiment:
-    """Return the experiment that measured the runs, which all are of one chapter.
-
-    Raises :class:`RecordError` for runs that this package did not measure.
-    """
+    """Return the experiment of runs of one chapter; raise RecordError for others'."""
     run = runs[0]
     chapter = getattr(run.header, "chapter", "")
     experiment = EXPERIMENTS.get(RECORDED_BY_BENCHMARKS.get(chapter, chapter))
@@ -156,10 +153,7 @@ def measured_by(runs: Sequence[Run]) -> Experiment:
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Compute what runs that were measured together found, in any order.
-
-    Raises :class:`RecordError` as :func:`measured_by` does.
-    """
+    """Compute what runs that were measured together found, in any order."""
     from d2lpar.figures import labels
 
     experiment = measured_by(runs)
@@ -198,35 +192,51 @@ def draw(
 # MXNet launches a compiled network's kernels on a GPU as one CUDA graph, on one GPU and
 # on several: otherwise two forms of a step would be compared, not two counts.
 CUDA_GRAPHS = {"MXNET_ENABLE_CUDA_GRAPHS": "1"}
+FASHION_MNIST: dict[str, Any] = {
+    "load": "d2lpar.datasets.fashion:load",
+    "locate": "d2lpar.datasets.fashion:locate",
+    "datasets": ("fashion-mnist", "sample"),
+    "header_facts": "d2lpar.lenet:header_facts",
+}
+FEW_IMAGES = {"n_train": 5_000, "n_test": 1_000}
+# The learning rate of "quick" is above the book's, so that the first epochs without
+# progress are few.
+QUICK = {"num_epochs": 6, "global_batch_size": 64, "lr": 0.3, "data": FEW_IMAGES}
+BOOK = {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2}
 LENET = Experiment(
     "multiple_gpus",
     1,
     "Training on several devices from scratch",
     "trains LeNet: accuracy, seconds per epoch",
     presets={
-        # The learning rate is above the book's, so that the first epochs without
-        # progress are few.
-        "quick": {
-            "num_epochs": 6,
-            "global_batch_size": 64,
-            "lr": 0.3,
-            "data": {"n_train": 5_000, "n_test": 1_000},
-        },
-        "book": {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2},
+        "quick": QUICK,
+        "book": BOOK,
         "dry-run": {"num_epochs": 1, "data": {"n_train": 128, "n_test": 64}},
     },
     measure="d2lpar.lenet:train",
-    load="d2lpar.datasets.fashion:load",
-    locate="d2lpar.datasets.fashion:locate",
-    datasets=("fashion-mnist", "sample"),
     start="d2lpar.lenet:start",
-    header_facts="d2lpar.lenet:header_facts",
+    **FASHION_MNIST,
     layers="d2lpar.memory.estimate:lenet_layers",
     result="d2lpar.lenet.result:result",
     figure="d2lpar.lenet.figure:pictures",
     figure_of_ways="d2lpar.workers.figure:pictures",
     minutes=0.5,
 )
+
+SMALL_ARRAYS = dict(x2=20_000_000, trig=1_500, product=1_536, largest_copy=2**24)
+TINY_ARRAYS = dict(x2=1_000, sum_rows=100, trig=40, product=64, largest_copy=2**12)
+ELEMENTS = {
+    "quick": {"n": 5_000_000},
+    "book": {"n": 50_000_000},
+    "dry-run": {"n": 1_000},
+}
+SOLVERS: dict[str, Any] = {
+    "measure": "d2lpar.least_squares.solver:measure",
+    "result": "d2lpar.least_squares.result:result",
+    "figure": "d2lpar.least_squares.figure:pictures",
+    "one_thread_each": True,
+}
+TINY_SYSTEM = {"rows": 200, "columns": 20}
 
 # The GAN whose faces are faces. An epoch of 10,000 of them are 157 steps.
 SHARP = {
@@ -256,11 +266,7 @@ _ALL = (
         3,
         "Arrays on a device",
         "doubles an array in place and anew",
-        presets={
-            "quick": {"n": 5_000_000},
-            "book": {"n": 50_000_000},
-            "dry-run": {"n": 1_000},
-        },
+        presets=ELEMENTS,
         report="d2lpar.arrays.timings:report",
         minutes=0.1,
     ),
@@ -270,25 +276,9 @@ _ALL = (
         "Timing devices honestly",
         "times array operations by two clocks",
         presets={
-            "quick": {
-                "data": {
-                    "x2": 20_000_000,
-                    "trig": 1_500,
-                    "product": 1_536,
-                    "largest_copy": 2**24,
-                }
-            },
+            "quick": {"data": SMALL_ARRAYS},
             "book": {"product_repeats": 3},
-            "dry-run": {
-                "repeats": 1,
-                "data": {
-                    "x2": 1_000,
-                    "sum_rows": 100,
-                    "trig": 40,
-                    "product": 64,
-                    "largest_copy": 2**12,
-                },
-            },
+            "dry-run": {"repeats": 1, "data": TINY_ARRAYS},
         },
         measure="d2lpar.arrays.timings:measure",
         load="d2lpar.arrays.operations:Sizes",
@@ -319,7 +309,7 @@ _ALL = (
                 "parts_at": [32, 512],
                 "turns": 5,
                 "all_reduce_sizes": [2**12, 2**16, 2**20, 2**24],
-                "data": {"n_train": 5_000, "n_test": 1_000},
+                "data": FEW_IMAGES,
             },
             "book": {
                 "device_counts": [],
@@ -339,10 +329,7 @@ _ALL = (
         },
         measure="d2lpar.scaling.measure:measure",
         environment_of_gpus=CUDA_GRAPHS,
-        load="d2lpar.datasets.fashion:load",
-        locate="d2lpar.datasets.fashion:locate",
-        datasets=("fashion-mnist", "sample"),
-        header_facts="d2lpar.lenet:header_facts",
+        **FASHION_MNIST,
         result="d2lpar.scaling.result:result",
         figure="d2lpar.scaling.figure:pictures",
         variants={
@@ -377,16 +364,10 @@ _ALL = (
                 "data": {"rows": 4_000, "columns": 400},
             },
             "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
-            "dry-run": {
-                "num_epochs": 1,
-                "repeats": 1,
-                "data": {"rows": 200, "columns": 20},
-            },
+            "dry-run": {"num_epochs": 1, "repeats": 1, "data": TINY_SYSTEM},
         },
-        measure="d2lpar.least_squares.solver:measure",
+        **SOLVERS,
         load="d2lpar.datasets.linear:uniform_problem",
-        result="d2lpar.least_squares.result:result",
-        figure="d2lpar.least_squares.figure:pictures",
         variants={
             "averaging": {"method": "averaging"},
             "averaging-as-published": {"method": "averaging", "independent": False},
@@ -395,7 +376,6 @@ _ALL = (
             "normal": {"method": "normal"},
             "tsqr": {"method": "tsqr"},
         },
-        one_thread_each=True,
         minutes=0.3,
     ),
     Experiment(
@@ -406,14 +386,11 @@ _ALL = (
         presets={
             "quick": {"data": {"rows": 20_000, "columns": 400}},
             "book": {"data": {"rows": 100_000, "columns": 10_000}},
-            "dry-run": {"data": {"rows": 200, "columns": 20}},
+            "dry-run": {"data": TINY_SYSTEM},
         },
-        measure="d2lpar.least_squares.solver:measure",
+        **SOLVERS,
         load="d2lpar.datasets.linear:uniform_file",
-        result="d2lpar.least_squares.result:result",
-        figure="d2lpar.least_squares.figure:pictures",
         variants={"cgls": {"method": "cgls", "resident_bytes": 0}},
-        one_thread_each=True,
     ),
     Experiment(
         "gan",
@@ -433,11 +410,10 @@ _ALL = (
             "book": {**SHARP, "num_epochs": 32, "width": 48, "frames_every": 2},
             "sharp": {**SHARP, "num_epochs": 192},
             "as-published": {
+                **SHARP,
                 "num_epochs": 4_000,
                 "global_batch_size": 10_000,
                 "lr": 1e-4,
-                "micro_batch_size": None,
-                "sync_batch_norm": False,
                 "frames_every": 10,
                 "width": None,
                 "d_norm": "none",
@@ -477,20 +453,8 @@ _ALL = (
         "Inference in low precision",
         "infers in bfloat16, float16 and INT8",
         presets={
-            "quick": {
-                "num_epochs": 6,
-                "global_batch_size": 64,
-                "lr": 0.3,
-                "calibration_images": 400,
-                "repeats": 5,
-                "data": {"n_train": 5_000, "n_test": 1_000},
-            },
-            "book": {
-                "num_epochs": 10,
-                "global_batch_size": 256,
-                "lr": 0.2,
-                "repeats": 15,
-            },
+            "quick": {**QUICK, "calibration_images": 400, "repeats": 5},
+            "book": {**BOOK, "repeats": 15},
             "dry-run": {
                 "num_epochs": 1,
                 "precisions": ["float32", "float16", "int8-naive"],
@@ -499,10 +463,7 @@ _ALL = (
             },
         },
         measure="d2lpar.low_precision.measure:measure",
-        load="d2lpar.datasets.fashion:load",
-        locate="d2lpar.datasets.fashion:locate",
-        datasets=("fashion-mnist", "sample"),
-        header_facts="d2lpar.lenet:header_facts",
+        **FASHION_MNIST,
         result="d2lpar.low_precision.result:result",
         figure="d2lpar.low_precision.figure:pictures",
         minutes=2,
@@ -512,11 +473,7 @@ _ALL = (
         13,
         "Custom kernels in CUDA C",
         "times a kernel beside MXNet's operation",
-        presets={
-            "quick": {"n": 5_000_000},
-            "book": {"n": 50_000_000},
-            "dry-run": {"n": 1_000},
-        },
+        presets=ELEMENTS,
         report="d2lpar.kernels.times:report",
         minutes=0.3,
     ),

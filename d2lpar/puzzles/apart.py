@@ -52,8 +52,7 @@ def _send_all(items: Callable[[], Iterator], sender: Connection) -> None:
 def apart(scenario: Callable, *functions: Callable) -> Any:
     """Return what ``scenario(*functions)`` returns, from a process of its own.
 
-    What it raises is raised here: NotImplementedError as such, any other error as an
-    AssertionError of one line.
+    Raises NotImplementedError as it does, any other error as an AssertionError.
     """
 
     def outcome() -> Iterator[tuple]:

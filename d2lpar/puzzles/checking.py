@@ -20,8 +20,8 @@ from d2lpar.puzzles.network import Network, read
 def check(solution: Callable) -> bool:
     """Check a solution: a function named like its puzzle in `d2lpar.puzzles.tasks`.
 
-    Calls it with arguments of many sizes, random but the same every time, and prints
-    one line. Returns whether it is right and, where the puzzle has a target, within it.
+    Calls it with arguments of many sizes, the same every time, and prints one line.
+    Returns whether it is right and, where the puzzle has a target, within it.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in PUZZLES:
@@ -68,35 +68,37 @@ def _sizes() -> Iterator[tuple[int, int, numpy.random.Generator]]:
 
 
 def _attempts(solution: Callable, name: str) -> Iterator[tuple]:
-    """For each size what went wrong, the answer, the scores and the numbers sent."""
+    """For each size what went wrong, the answer, the scores and the numbers sent.
+
+    What went wrong is one line, "", or None for an unsolved task.
+    """
+    puzzle = PUZZLES[name]
     for n, size, rng in _sizes():
-        network = Network(n, PUZZLES[name].route)
-        make = PUZZLES[name].case
-        args, _, results, _, machine, *_ = make(n, size, rng, network.place)
-        if PUZZLES[name].sends:
+        network = Network(n, puzzle.route)
+        args, _, results, _, machine, *_ = puzzle.case(n, size, rng, network.place)
+        if results is None:
+            _protect(args)
+        if puzzle.sends:
             args = *args, lambda messages, network=network: network.exchange(messages)
-        wrong, returned = _attempt(solution, args, results is None)
-        got = _plain(results if results is not None else returned)
+        wrong: str | None = ""
+        got = None
         try:
+            with numpy.errstate(all="ignore"):
+                returned = solution(*args)
+            got = _plain(returned if results is None else results)
             pickle.dumps(got)
-        except Exception as error:
+        except NotImplementedError:
+            wrong = None
+        except (Exception, SystemExit) as error:
             wrong, got = in_one_line(error, solution), None
         yield wrong, got, (machine or network).scores(), sum(network.sent)
 
 
-def _attempt(solution: Callable, args: tuple, protects: bool) -> tuple:
-    """What went wrong in one line, "" or None for an unsolved task; and the answer."""
-    for arg in args if protects else ():
+def _protect(args) -> None:
+    for arg in args:
         for array in arg if isinstance(arg, list) else [arg]:
             if isinstance(array, numpy.ndarray):
                 array.flags.writeable = False
-    try:
-        with numpy.errstate(all="ignore"):
-            return "", solution(*args)
-    except NotImplementedError:
-        return None, None
-    except (Exception, SystemExit) as error:
-        return in_one_line(error, solution), None
 
 
 def _plain(value):
@@ -173,7 +175,6 @@ def _difference(got, wanted, name: str) -> str:
 
 
 def _takes(got, wanted: Rows) -> bool:
-    """Whether `got` is a slice of the same rows, however it is written."""
     rows = range(wanted.n)
     try:
         return isinstance(got, slice) and rows[got] == rows[wanted.part]

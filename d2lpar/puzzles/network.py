@@ -44,8 +44,7 @@ class Network:
         if self.rounds > MAX_ROUNDS:
             raise ValueError(f"more than {MAX_ROUNDS} rounds: does a loop not end?")
         self.messages.append([])
-        senders: set = set()
-        receivers: set = set()
+        senders, receivers = set(), set()
         for message in messages:
             if not isinstance(message, tuple) or len(message) != 2:
                 raise ValueError("exchange takes a list of pairs (array, to)")

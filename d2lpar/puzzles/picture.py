@@ -23,8 +23,8 @@ COLUMNS, MOST = 4, 24  # pictures in a row, and in all
 def draw(solution: Callable, num_devices: int = 4) -> Figure | None:
     """Draw each round of a solution, right or not, up to where it fails.
 
-    A panel is a round, a circle a device, an arrow a message, labelled with its length
-    in units of a device's array. Prints why, and returns None, if nothing can be drawn.
+    An arrow is a message, labelled with its length in units of a device's array. Prints
+    why, and returns None, if nothing can be drawn.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in WITH_ROUNDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MAX_ROUNDS = 10_000  # an endless loop ends here
+from d2lpar.puzzles.network import MAX_ROUNDS
 
 
 class Pipeline:
@@ -13,8 +13,10 @@ class Pipeline:
     SCORES = ("rounds", "bubbles", "micro-batches held")
 
     def __init__(self, num_stages: int, num_batches: int):
-        self.forward = [[False] * num_batches for _ in range(num_stages)]
-        self.backward = [[False] * num_batches for _ in range(num_stages)]
+        self.done = {
+            direction: [[False] * num_batches for _ in range(num_stages)]
+            for direction in ("forward", "backward")
+        }
         self.finished = [0] * num_stages  # micro-batches that came back
         self.in_hand = [0] * num_stages  # micro-batches that went forward only
         self.rounds = self.idle = self.held = 0
@@ -28,38 +30,34 @@ class Pipeline:
             if not isinstance(item, tuple) or len(item) != 3:
                 raise ValueError("run takes a list of (stage, direction, micro-batch)")
             stage, direction, batch = item
-            if stage not in range(len(self.forward)):
+            if stage not in range(len(self.in_hand)):
                 raise ValueError(f"there is no stage {stage!r}")
             if stage in stages:
                 raise ValueError(f"stage {stage} works twice in one round")
             stages.add(stage)
-            if batch not in range(len(self.forward[0])):
+            if batch not in range(len(self.done["forward"][0])):
                 raise ValueError(f"there is no micro-batch {batch!r}")
-            if direction not in ("forward", "backward"):
+            if direction not in self.done:
                 raise ValueError(f"{direction!r}: write 'forward' or 'backward'")
             self._check(stage, direction, batch)
         for stage, direction, batch in work:
-            forward = direction == "forward"
-            (self.forward if forward else self.backward)[stage][batch] = True
-            self.in_hand[stage] += 1 if forward else -1
-            self.finished[stage] += not forward
+            self.done[direction][stage][batch] = True
+            self.in_hand[stage] += 1 if direction == "forward" else -1
+            self.finished[stage] += direction == "backward"
         self.rounds += 1
-        self.idle += len(self.forward) - len(work)
+        self.idle += len(self.in_hand) - len(work)
         self.held = max(self.held, *self.in_hand)
 
     def _check(self, stage: int, direction: str, batch: int) -> None:
         """Raise ValueError if what this work needs is not there from earlier rounds."""
-        last = len(self.forward) - 1
-        if direction == "forward":
-            done, needs = self.forward, [(self.forward, "forward", stage - 1)]
-        else:
-            done = self.backward
-            needs = [(self.forward, "forward", stage)]
-            needs += [(self.backward, "backward", stage + 1)] if stage < last else []
-        if done[stage][batch]:
+        if self.done[direction][stage][batch]:
             raise ValueError(f"stage {stage} has done {direction} of {batch} before")
-        for there, what, other in needs:
-            if other >= 0 and not there[other][batch]:
+        needs = [("forward", stage - 1)]
+        if direction == "backward":
+            needs = [("forward", stage), ("backward", stage + 1)]
+        for what, other in needs:
+            exists = other in range(len(self.in_hand))
+            if exists and not self.done[what][other][batch]:
                 raise ValueError(
                     f"stage {stage} cannot do {direction} of micro-batch {batch}: "
                     f"stage {other} has not finished its {what}"

@@ -1,7 +1,7 @@
-"""A training's state on disk: written whole or not at all, loaded without running code.
+"""A training's state on disk: a safetensors file of its arrays.
 
-A checkpoint is a safetensors file of the state's arrays. The text in its header has the
-rest of the state (epoch, seed) and the lines of the run's record so far.
+The text in its header has the rest of the state (epoch, seed) and the lines of the
+run's record so far. It is written whole or not at all, and loaded without running code.
 """
 
 from __future__ import annotations
@@ -60,10 +60,9 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint as ``<run>.epoch<epoch>.safetensors``; return its path.
+    """Write ``<run>.epoch<epoch>.safetensors``, return its path, keep one before it.
 
-    Of the run's checkpoints of earlier epochs only the one before is kept. Raises
-    OSError when the file cannot be written; the earlier ones are then as they were.
+    Raises OSError when the file cannot be written; the earlier ones stay.
     """
     from safetensors.numpy import save as to_bytes
 
@@ -83,10 +82,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def of_run(folder: Path, run: str) -> list[Path]:
-    """Return the checkpoints of a run in a folder, by ascending epoch.
-
-    A copy under another name is none of them.
-    """
+    """Return the checkpoints of a run in a folder by epoch, without renamed copies."""
     name = re.compile(rf"{re.escape(run)}\.epoch\d{{6,}}\.safetensors")
     return sorted(p for p in folder.glob("*.safetensors") if name.fullmatch(p.name))
 
@@ -94,8 +90,7 @@ def of_run(folder: Path, run: str) -> list[Path]:
 def load(path: str | Path, like: Any = None) -> Checkpoint:
     """Read a checkpoint; it must be of the workload and network of a state `like`.
 
-    Raises :class:`CheckpointError` for a file that cannot be read, is truncated or
-    foreign, or holds another network.
+    Raises :class:`CheckpointError` for a file that is anything else.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -128,24 +123,24 @@ def _check_fits(checkpoint: Checkpoint, like: Any) -> None:
             f"{checkpoint.path}: a checkpoint of workload {checkpoint.workload}, not "
             f"of {like.workload}"
         )
-    stored, expected = (
-        {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
-        for arrays in (checkpoint.tensors, like.tensors())
-    )
-    for name in {**expected, **stored}:
-        if expected.get(name) != stored.get(name):
+    tensors = checkpoint.tensors, like.tensors()
+    for name in {**tensors[1], **tensors[0]}:
+        found, wanted = (
+            (of[name].shape, str(of[name].dtype)) if name in of else "absent"
+            for of in tensors
+        )
+        if found != wanted:
             raise CheckpointError(
-                f"{checkpoint.path}: of another network ({name!r:.60} is "
-                f"{stored.get(name, 'absent')}, here {expected.get(name, 'absent')})"
+                f"{checkpoint.path}: of another network ({name!r:.60} is {found}, here "
+                f"{wanted})"
             )
 
 
 def newest(folder: Path, run: str, like: Any) -> Checkpoint:
     """Return the newest good checkpoint of a run; warn of damaged ones.
 
-    A run without checkpoints takes the newest of the other runs in the chapter's
-    folder: it may have begun on another number of devices. Raises
-    :class:`CheckpointError` when there is none at all.
+    A run that has none takes another's in the chapter's folder, as it may have begun on
+    other devices. Raises :class:`CheckpointError` when there is none at all.
     """
     own = of_run(folder, run)[::-1]
     others = [path for path in folder.glob("[!.]*.safetensors") if path.is_file()]

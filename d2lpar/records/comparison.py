@@ -15,16 +15,8 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar.errors import RecordError
-from d2lpar.records.kinds import (
-    ArmAbsent,
-    ArmSample,
-    EpochRecord,
-    FrameRecord,
-    GanEpochRecord,
-    Run,
-    group,
-    timed_epochs,
-)
+from d2lpar.records import kinds
+from d2lpar.records.kinds import ArmSample, FrameRecord, Run, group, timed_epochs
 from d2lpar.text import number, times
 
 FEWEST = 3  # samples that have quartiles
@@ -120,7 +112,7 @@ def seconds_per_epoch(run: Run) -> Summary:
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
     """Test accuracies in [0, 1] by ascending epoch, one per repeat."""
     check(run)
-    epochs = sorted(run.lines_of(EpochRecord), key=lambda e: e.epoch)
+    epochs = sorted(run.lines_of(kinds.EpochRecord), key=lambda e: e.epoch)
     return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
 
 
@@ -151,7 +143,7 @@ def arm_times(run: Run) -> list[ArmTimes]:
     for work, same in group(run.lines, lambda line: line.work).items():
         for name, lines in group(same, lambda line: line.arm).items():
             samples = [x for x in lines if isinstance(x, ArmSample) and not x.warm_up]
-            absent = [x.why_not for x in lines if isinstance(x, ArmAbsent)]
+            absent = [x.why_not for x in lines if isinstance(x, kinds.ArmAbsent)]
             why_not = "" if samples else [*absent, "only warmed up"][0]
             is_peer = name in run.header.peers
             arms.append(ArmTimes(name, work, is_peer, samples, why_not))
@@ -160,7 +152,7 @@ def arm_times(run: Run) -> list[ArmTimes]:
 
 def is_gan(run: Run) -> bool:
     """Whether the run trained a GAN, which has no test accuracy."""
-    return bool(run.lines_of(GanEpochRecord))
+    return bool(run.lines_of(kinds.GanEpochRecord))
 
 
 def final_accuracy(run: Run) -> float:

@@ -114,13 +114,9 @@ def git_state() -> tuple[str | None, bool | None]:
     """
 
     def git(*args: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), *args],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        command = ["git", "-C", str(Path(__file__).parent), *args]
+        how = {"stderr": subprocess.DEVNULL, "text": True, "timeout": 10}
+        return subprocess.check_output(command, **how).strip()
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)

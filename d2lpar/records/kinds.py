@@ -88,8 +88,8 @@ class BenchmarkHeader(
 ):
     """The provenance of a benchmark, whose arms ran in fresh processes in turn.
 
-    `benchmark` names the record; `work` completes "seconds for ...". `peers` are the
-    arms that are not ours. `gpus` are in the machine, `on_gpus` those that were used.
+    `work` completes "seconds for ...". `peers` are the arms that are not ours. `gpus`
+    are in the machine, `on_gpus` those that were used.
     """
 
     benchmark: Name
@@ -185,11 +185,10 @@ class FrameRecord(Line, tag="frame", frozen=True):
 class PointRecord(Line, tag="point", frozen=True):
     """Where a solver stands after an iteration or an epoch.
 
-    `seconds` count its work from the start, without the time to measure the residual.
-    `residual_norm` is ||A x - b||; `device_residual_norms` are those of each device's
-    own x where these differ (in older records also of its rows). `distance` is
-    ||x - x*|| / ||x*||, x* being LAPACK's solution. `x` is the solution, or
-    `x_begins` its first elements.
+    `seconds` count its work from the start, without measuring. `residual_norm` is
+    ||A x - b||; `device_residual_norms` are of each device's own x (in older records
+    also of its rows). `distance` is ||x - x*|| / ||x*||, x* being LAPACK's solution.
+    `x` is the solution, or `x_begins` its first elements.
     """
 
     iteration: int
@@ -223,10 +222,9 @@ class StepRecord(Line, tag="step", frozen=True):
 
 
 class AllReduceRecord(Line, tag="all-reduce", frozen=True):
-    """How long an all-reduce of `num_arrays` arrays takes.
+    """How long an all-reduce of arrays of `num_bytes` together takes, or `why_not`.
 
-    `num_bytes` counts one device's arrays together. `why_not` says why nothing was
-    measured. `in_steps` marks the all-reduce of the study's own steps (since 0.5).
+    `in_steps` marks the all-reduce of the study's own steps (since 0.5).
     """
 
     variant: str
@@ -239,10 +237,7 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
 
 
 class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
-    """An epoch of training under weak scaling, which studies measured before 0.5.
-
-    `lr` is the epoch's own. `why_not` says that the training diverged in it.
-    """
+    """An epoch of training under weak scaling, which studies measured before 0.5."""
 
     global_batch_size: int
     epoch: int
@@ -255,12 +250,11 @@ class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
 
 
 class PrecisionRecord(Line, tag="precision", frozen=True):
-    """What inference in one precision measured, or why it could not.
+    """What inference in one precision measured, or why the hardware or build refused.
 
-    `why_not` says what the hardware or the build refused; then nothing below it is
-    measured. `test_acc` is in [0, 1]; `agreement` is the share of the test images that
-    get the class that the trained network in float32 gives them. `images_per_sec` is
-    the median of `n` passes over the test images on all devices, with its quartiles.
+    `test_acc` is in [0, 1]; `agreement` is the share of the test images that get the
+    class that the trained network in float32 gives them. `images_per_sec` is the median
+    of `n` passes over the test images on all devices, with its quartiles.
     `weight_bytes` counts the parameters as one device stores them.
     """
 
@@ -309,12 +303,11 @@ class TimingRecord(Line, tag="timing", frozen=True):
 
 
 class ArmSample(Line, tag="arm-sample", frozen=True):
-    """One timed unit of an arm's work, in the order in which its process printed them.
+    """One timed unit of an arm's work; only arms with the same `work` are compared.
 
-    Only arms with the same `work` are compared. A `warm_up` does not count. A training
-    reports its epochs, a solver its `error` and the `optimum`, an interrupted launch
-    the epochs that were `lost` and its `cost` in seconds, a comparison of parameters
-    their relative distance as `error` after so many `steps`.
+    A `warm_up` does not count. A training reports its epochs, a solver its `error` and
+    the `optimum`, an interrupted launch the epochs that were `lost` and its `cost` in
+    seconds, a comparison of parameters their distance as `error` after `steps`.
     """
 
     arm: str
@@ -372,10 +365,10 @@ class Run(Generic[HeaderT]):
 
 
 def timed_epochs(run: Run) -> list:
-    """The epochs whose time counts: no warm-ups, unless nothing else is left.
+    """The epochs whose time counts, unless nothing else is left.
 
-    The first epoch of each repeat and after resuming warms up. Those before a resumed
-    run were measured under other conditions.
+    The first one of each repeat and after resuming warms up; earlier ones than that
+    were measured under other conditions.
     """
     here = [e for e in run.epochs if e.resumed != "elsewhere"] or list(run.epochs)
     return [e for e in here if e.epoch > 1 and not e.resumed] or here

@@ -23,7 +23,6 @@ class Table:
     title: str = ""
 
     def __str__(self) -> str:
-        """The table as plain text, below its title if it has one."""
         text = plain_table(self.columns, self.rows, names=self.names)
         return f"{self.title}\n\n{text}" if self.title else text
 
@@ -33,8 +32,7 @@ class Result:
     """What runs of one subject found.
 
     `answers` holds the sentences that answer the chapter's question by the name of the
-    picture that shows it, the shortest first. `further` are tables and texts for the
-    file ``<run>-results.txt``, which is written if there are any.
+    picture that shows it. `further` tables and texts go to ``<run>-results.txt``.
     """
 
     table: Table = Table()
@@ -50,11 +48,10 @@ class Result:
 
     def __str__(self) -> str:
         """The table, the note and the answer as plain text, in lines of 80 columns."""
-        note = textwrap.fill(f"({self.note})", 80) if self.note else ""
+        about = [str(self.table)] if self.table.rows else []
+        about += [textwrap.fill(f"({self.note})", 80)] if self.note else []
         answer = "\n".join(textwrap.fill(text, 80) for text in self.sentences)
-        table = str(self.table) if self.table.rows else ""
-        about = "\n".join(filter(None, (table, note)))
-        return "\n\n".join(filter(None, (about, answer)))
+        return "\n\n".join(filter(None, ("\n".join(about), answer)))
 
     def full_text(self, source: str) -> str:
         """All of it for ``<run>-results.txt``, which ends with its source."""

@@ -27,10 +27,8 @@ class Job:
     """One measurement of a chapter's experiment.
 
     The experiment's `measure` gets the `devices`, `seed` and the `settings`; its `load`
-    gets `data`. `variant` names the one of several methods at work. A CPU context has
-    `threads` threads; None shares the cores out. Record and checkpoints go to `folder`,
-    checkpoints every `checkpoint_every` epochs and on an interrupt. `resume` is the
-    path of a checkpoint, or "last" for the newest one in `folder`. With `is_worker` the
+    gets `data`. `threads` of None shares the cores out. Record and checkpoints go to
+    `folder`. `resume` is the path of a checkpoint, or "last". With `is_worker` the
     process is one of several that share the work.
     """
 
@@ -65,21 +63,16 @@ class Job:
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the measuring process, as changes to this one."""
-        count = len(self.devices)
-        threads = self.threads
+        count, threads = len(self.devices), self.threads
         if threads is None and self.experiment.one_thread_each and count > 1:
             threads = host.user_threads() or 1
         if threads is None:
             threads = host.threads_per_context(count)
-        variables = {
-            name: os.environ.get(name, value)
-            for name, value in KEEP_FREED_MEMORY.items()
-        }
         kind = "cpu" if self.is_worker else self.devices[0].device_type
-        environment = self.experiment.environment_on(kind)
-        for name, value in environment.items():
-            if not host.set_by_user(name):
-                variables[name] = value
+        defaults = self.experiment.environment_on(kind)
+        variables = {k: v for k, v in defaults.items() if not host.set_by_user(k)}
+        for name, value in KEEP_FREED_MEMORY.items():
+            variables[name] = os.environ.get(name, value)
         variables["OMP_NUM_THREADS"] = str(threads)
         if self.tf32:
             variables["NVIDIA_TF32_OVERRIDE"] = "1"

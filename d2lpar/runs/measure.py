@@ -29,10 +29,9 @@ def measure(name: str, **settings: Any) -> list[Run]:
     """Measure a chapter, print what it found and draw it; return the records.
 
     This is what `d2lpar run NAME` does, and `settings` are its flags, as
-    `devices="cpu:2"`, `num_devices=[1, 2]` and `num_epochs=3`. The result is empty for
-    a chapter that keeps no record, and in a worker other than the first. Raises
-    :class:`SettingError` for settings that do not apply or are out of range, and what
-    :func:`plan` and :func:`d2lpar.runs.sweep.sweep` raise.
+    `devices="cpu:2"`, `num_devices=[1, 2]` and `num_epochs=3`. A report, and a worker
+    but the first, have no records. Raises :class:`SettingError` for settings that do
+    not apply, and what :func:`plan` and :func:`d2lpar.runs.sweep.sweep` raise.
     """
     check_environment()
     check_installed()
@@ -182,14 +181,13 @@ def _as_text(value: Any) -> str:
 
 def _report(jobs: list[Job]) -> None:
     """Print what an experiment without a record reports, and keep it as text."""
-    text = []
-    function = experiments.load(jobs[0].experiment.report)
+    function, text = experiments.load(jobs[0].experiment.report), ""
     for job in jobs:
         for line in function(contexts(job.devices), **job.settings):
             print(line)
-            text.append(line)
+            text += f"{line}\n"
     with atomic.replacing(jobs[0].folder / f"{jobs[0].preset}.txt") as tmp:
-        tmp.write_text("\n".join(text) + "\n", encoding="utf-8")
+        tmp.write_text(text, encoding="utf-8")
 
 
 def _present(runs: list[Run], folder: Path) -> None:
@@ -202,11 +200,10 @@ def _present(runs: list[Run], folder: Path) -> None:
         stem += f"-{header.variant}"
     drawn = experiments.draw(runs, folder, stem, found)
     page = report.write_page(folder.parent, runs, found)
-    if in_notebook():
-        for path in drawn:
-            if path.suffix in (".png", ".gif"):
-                show_figure(path)
-        return
     for path in drawn:
-        print(path.resolve().as_uri())
-    print(f"all results: {page.resolve().as_uri()}")
+        if not in_notebook():
+            print(path.resolve().as_uri())
+        elif path.suffix in (".png", ".gif"):
+            show_figure(path)
+    if not in_notebook():
+        print(f"all results: {page.resolve().as_uri()}")

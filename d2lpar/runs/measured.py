@@ -42,13 +42,9 @@ def measured(job: Job) -> Iterator[Header | Line]:
         train = measurement(work, work.experiment.measure, chosen, data)
         run = None
         if work.experiment.start:
-            run = Resumable(
-                header,
-                start_of(work),
-                work.folder,
-                every=work.checkpoint_every,
-                resume=work.resume,
-            )
+            every, resume = work.checkpoint_every, work.resume
+            state = start_of(work)
+            run = Resumable(header, state, work.folder, every=every, resume=resume)
         yield from record(work, header, train, run)
 
 
@@ -81,11 +77,9 @@ def record(
     run: Resumable | None,
     saves: bool = True,
 ) -> Iterator[Header | Line]:
-    """Yield the record of a measurement.
+    """Yield the record of a measurement, from where `run` is if it can be resumed.
 
-    ``train(num_epochs=, state=)`` continues `run`. SIGTERM and Ctrl-C save its last
-    finished epoch if it `saves`. Where `run` is None, ``train()`` cannot be resumed,
-    and a signal ends it at once.
+    SIGTERM and Ctrl-C then save the last finished epoch if it `saves`.
     """
     if run is None:
         yield header
@@ -172,18 +166,14 @@ def measured_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | 
     header = header_of_all(workers, header)
     function = work.experiment.measure_with_workers
     train = measurement(work, function, chosen, data, workers=workers)
-    run = None
-    first = workers.number == 0
+    run, first = None, workers.number == 0
     if work.experiment.start:
         # Worker 0 alone writes checkpoints, one every epoch by default, so that the
         # launcher can restart all. In "dist_async" every worker reads.
-        run = Resumable(
-            header,
-            start_of(work),
-            work.folder,
-            every=(work.checkpoint_every or 1) if first else None,
-            resume=resume_of(work) if first or not workers.synchronous else None,
-        )
+        every = (work.checkpoint_every or 1) if first else None
+        resume = resume_of(work) if first or not workers.synchronous else None
+        state = start_of(work)
+        run = Resumable(header, state, work.folder, every=every, resume=resume)
         run.state = workers.state_of_first(run.state)
         train = partial(with_traffic, train)
     yield from record(work, header, train, run, saves=first)
@@ -226,8 +216,7 @@ def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[L
     import psutil
 
     def bytes_sent() -> int:
-        counters = psutil.net_io_counters(pernic=True)
-        return counters[os.environ["DMLC_INTERFACE"]].bytes_sent
+        return psutil.net_io_counters(True)[os.environ["DMLC_INTERFACE"]].bytes_sent
 
     before = bytes_sent()
     for line in train(**how):

@@ -36,10 +36,10 @@ code { overflow-wrap: anywhere; }
 def write_page(
     out: Path, measured: Sequence[Run] = (), found: Result | None = None
 ) -> Path:
-    """Write the page of all complete records in ``<out>/<chapter>/``; return its path.
+    """Write the page of all records in ``<out>/<chapter>/``; return its path.
 
-    `found` is the result of the runs `measured`, which is not computed again. Records
-    that cannot be read or shown are left out, which is logged.
+    `found` is the result of the runs `measured`. Other records that cannot be read or
+    shown are left out, which is logged.
     """
     runs = []
     for path in sorted(out.glob("*/*.jsonl")):
@@ -57,11 +57,8 @@ def write_page(
         paths = {run.path for run in same}
         # "quick-sample-seconds.png" is of the stem "quick-sample", not of "quick".
         longer = [s for f, _, s in sweeps if f == folder and s.startswith(f"{stem}-")]
-        written = [
-            path
-            for path in sorted(folder.glob(f"{stem}-*"))
-            if not path.name.startswith(tuple(longer))
-        ]
+        files_of_stem = sorted(folder.glob(f"{stem}-*"))
+        written = [p for p in files_of_stem if not p.name.startswith(tuple(longer))]
         try:
             result = found if found and paths == known else experiments.result(same)
             anchor = quote(f"{folder.name}-{stem}")

@@ -25,11 +25,7 @@ SECONDS_TO_STOP = 20
 
 
 class GrowingRecord:
-    """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
-
-    Raises :class:`RunError` if another run writes to it, and OSError if it cannot be
-    written.
-    """
+    """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete."""
 
     def __init__(self, folder: Path, header: Header) -> None:
         run = files.run_name(header)
@@ -77,8 +73,7 @@ def sweep(
 
     `on_line` is called with every line as it arrives, the header of each measurement
     first. Records get their final names when all are complete; otherwise partial ones
-    that hold a result are kept. Raises what :class:`GrowingRecord` and :func:`measure`
-    raise.
+    that hold a result are kept. Raises RunError also if another run writes to one.
     """
     records: dict[str, GrowingRecord] = {}  # by name of the run
     with ExitStack() as at_the_end:
@@ -100,8 +95,8 @@ def sweep(
 def measure(job: Job) -> Iterator[Header | Line]:
     """Run one job in a fresh process; yield the lines of its record as they come.
 
-    Raises :class:`DiedError` if the process was killed, and :class:`RunError` for an
-    error that it reports; where memory ran out, with what would fit.
+    Raises DiedError if the process was killed, and RunError for an error that it
+    reports; where memory ran out, with what would fit.
     """
     try:
         yield from process.results(

@@ -28,11 +28,10 @@ def verify(
 ) -> list[Check]:
     """Judge the step that a file defines, on `num_devices` devices against one.
 
-    A process runs the file with the interpreter `python`, and ends before this returns;
-    each of its answers has `timeout` seconds. `batch_size` is rounded to a multiple of
-    twice the devices. Returns the checks: the step is right unless the last one is
-    "wrong" or "unjudged". Raises SettingError for fewer than two devices, and for what
-    is no Python file.
+    The interpreter `python` runs the file, with `timeout` seconds for each answer.
+    `batch_size` is rounded to a multiple of twice the devices. Returns the checks: the
+    step is right unless the last one is "wrong" or "unjudged". Raises SettingError for
+    fewer than two devices, and for what is no Python file.
     """
     path = os.fspath(path)
     if num_devices < 2:

@@ -38,22 +38,17 @@ class Bench:
         self.steps_add = True  # two steps are two calls: no momentum
 
     def several(self, rows, **words) -> numpy.ndarray:
-        """Return the update of several devices."""
         return self.process.update(rows, self.N, **words)
 
-    def alone(self, rows, **words) -> numpy.ndarray:
-        """Return the update of one device, which does not accumulate."""
-        words.pop("accumulate", None)
+    def alone(self, rows, accumulate=None, **words) -> numpy.ndarray:
         return self.process.update(rows, 1, **words)
 
     def both(self, rows, **words) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """Return the update of several devices, and what it should be.
-
-        One device takes the second of two steps from where several have arrived: a
-        rounding error of the first may decide on which side of a ReLU a sample is.
-        """
+        """Return the update of several devices, and what it should be."""
         got = self.several(rows, **words)
         if "steps" in words and self.steps_add:
+            # From where several have arrived: a rounding error of the first step may
+            # decide on which side of a ReLU a sample is.
             first = self.several(rows)
             return got, first + self.alone(rows, start=self.start + first)
         return got, self.alone(rows, **words)
@@ -61,12 +56,11 @@ class Bench:
     def tolerance(self, ref: numpy.ndarray) -> numpy.ndarray:
         """Return how far from `ref` rounding may take each element of a right update.
 
-        Several devices add the same terms in another order. The spread of one device
-        over orders of the batch, as a part of a parameter's largest update, shows what
-        that can do; ten times as much is allowed. A spread may be 0 by luck: n terms in
-        any order are off by at most n eps of their absolute sum (Higham, 4.2), and
-        storing a parameter costs half an eps of it on either side. What one device
-        leaves alone may not move at all.
+        Several devices add in another order: ten times the spread of one device over
+        orders of the batch is allowed. It may be 0 by luck: n terms in any order are
+        off by at most n eps of their absolute sum (Higham, 4.2), and storing a
+        parameter costs half an eps of it on either side. What one device leaves alone
+        may not move at all.
         """
         new, moved = self.start + ref, ref != 0
         is_single = numpy.mean((new == new.astype("float32"))[moved]) > 0.5

@@ -30,7 +30,7 @@ def updates(kinds: set[str], names: dict) -> Iterator[tuple[str, numpy.ndarray]]
 
 
 def shards_of(n: int, N: int) -> Iterator[list[numpy.ndarray]]:
-    """Yield the rows of each device, for each way in which programs split n rows."""
+    """Yield the rows of each device, for each way to split n rows."""
     rows = numpy.arange(n)
     yield numpy.array_split(rows, N)
     yield [rows[k::N] for k in range(N)]

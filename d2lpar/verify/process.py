@@ -1,7 +1,7 @@
 """A STEP.py in a process of its own, which ends with the tool.
 
-Any interpreter runs this file as that process's program. Therefore it imports NumPy and
-the standard library only, and sends bytes: pickled arrays depend on NumPy's version.
+Any interpreter runs this file, so it imports NumPy and the standard library only, and
+sends bytes: pickled arrays depend on NumPy's version.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ class GoneError(FailedError):
 
 
 class Process:
-    """The Subject of the file `path`, run by the interpreter `python`.
-
-    Each answer has `timeout` seconds. What the file prints is dropped.
-    """
+    """The Subject of a file; each answer has `timeout` seconds."""
 
     def __init__(self, path: str, python: str, timeout: float):
         self.timeout, self.printed = timeout, tempfile.TemporaryFile()
@@ -49,7 +46,6 @@ class Process:
             )
 
     def begin(self, n: int, seed: int, lr: float) -> None:
-        """Import the file, make parameters and samples: see Subject.begin."""
         self.sizes, start = self._ask("begin", n, seed)
         self.start, self.lr = numpy.frombuffer(start), lr
 
@@ -117,7 +113,6 @@ class Subject:
         return b"".join(map(self.pack, new if name == "replicas" else [new]))
 
     def pack(self, params):
-        """Return the bytes of one vector in float64."""
         arrays = [numpy.asarray(p) for p in params]
         shapes = [p.shape for p in arrays]
         if shapes != [p.shape for p in self.params]:

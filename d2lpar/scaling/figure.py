@@ -84,9 +84,9 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
                 label=f"{name_of(study)}, {plural(n, noun)}",
             )
     axes.axhline(1, color=page.INK, lw=1)
-    slower = {"transform": axes.get_yaxis_transform(), "color": "0.93", "zorder": 0}
-    axes.add_artist(Rectangle((0, 1e-3), 1, 1 - 1e-3, **slower))
-    axes.text(0.98, 0.03, "slower", transform=axes.transAxes, ha="right")
+    across = {"transform": axes.get_yaxis_transform()}
+    axes.add_artist(Rectangle((0, 1e-3), 1, 1 - 1e-3, color="0.93", zorder=0, **across))
+    axes.text(0.98, 0.97, "slower", ha="right", va="top", **across)
     page.log_along(axes, "x", base=2)
     page.log_along(axes, "y", base=2)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}\u00d7")

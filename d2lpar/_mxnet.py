@@ -47,10 +47,8 @@ ENGINE_DEFAULTS = {
 
 
 def _prepare() -> None:
-    """Check and set what MXNet's first import needs.
-
-    Refuses no build, two builds, and one whose libraries are missing.
-    """
+    """Check and set what MXNet's first import needs; refuse no build, two, or one whose
+    libraries are missing."""
     check_environment()
     build = check_installed()
     set_defaults(ENGINE_DEFAULTS)
@@ -117,11 +115,8 @@ if IS_MXNET_2:
 
 
 def gluon_block(cls: Any) -> Any:
-    """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes.
-
-    `F` has ``np`` and ``npx``, of arrays or of symbols. MXNet 1 calls it by the name
-    ``hybrid_forward``, and MXNet 2 calls ``forward``, which gets no parameters.
-    """
+    """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes, as
+    ``hybrid_forward`` of MXNet 1 or ``forward`` of 2. `F` has ``np`` and ``npx``."""
     if not IS_MXNET_2:
         cls.hybrid_forward = lambda self, F, *inputs, **parameters: self.compute(
             F, *inputs, **parameters
@@ -158,9 +153,7 @@ def set_shapes(net: Any) -> None:
 @contextmanager
 def lowering_semantics() -> Iterator[None]:
     """Lower networks and call them within: on ``mx.nd`` arrays in MXNet 1.
-
-    The warning of every new SymbolBlock, that its input has no type, is silenced.
-    """
+    SymbolBlock's warning that its input has no type is silenced."""
     # Arrays first: MXNet allows NumPy arrays with NumPy shapes only.
     arrays, shapes = mx.util.np_array(IS_MXNET_2), mx.util.np_shape(IS_MXNET_2)
     with arrays, shapes, warnings.catch_warnings():
@@ -180,10 +173,8 @@ def load_symbol(path: str) -> tuple[Any, Any]:
 
 
 def quantize_net(net: Any, batches: Sequence, **options: Any) -> Any:
-    """Call MXNet 1's ``quantize_net_v2``, with host batches, or its like in MXNet 2.
-
-    With ``calib_mode="none"`` only the shape of the first batch is used.
-    """
+    """Call MXNet 1's ``quantize_net_v2``, or MXNet 2's like, with host batches; with
+    ``calib_mode="none"`` only the first one's shape is used."""
     data = {"data_shapes": [mx.io.DataDesc("data", batches[0].shape)]}
     calibrated = options["calib_mode"] != "none"
     if IS_MXNET_2:

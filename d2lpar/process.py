@@ -47,10 +47,9 @@ def results(
 ) -> Iterator[Any]:
     """Yield what `work`, "module:function", returns or yields for the keywords `job`.
 
-    `environment` changes variables. Where the caller is interrupted or closes the
-    iterator, the process gets SIGTERM and `seconds_to_stop` to tidy up. Raises
-    :class:`RunError` for an error that the process reports and after `timeout` seconds,
-    and :class:`DiedError` if it ends otherwise.
+    `environment` changes variables. On an interrupt or close the process gets SIGTERM
+    and `seconds_to_stop`. Raises :class:`RunError` for the process's errors and after
+    `timeout` seconds, :class:`DiedError` if it ends otherwise.
     """
     ours, theirs = Pipe()
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:

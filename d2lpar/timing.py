@@ -1,8 +1,6 @@
-"""Times that can be trusted: synchronised, warmed up, and of results that are right.
-
-A clock that is read when the calls have returned, and not when the devices have
-finished, measures Python. So both are read. Only :func:`measure` loads MXNet.
-"""
+"""Times that can be trusted: synchronised, warmed up, and of results that are right. A
+clock read before the devices have finished measures Python, so both are read. Only
+:func:`measure` loads MXNet."""
 
 from __future__ import annotations
 
@@ -32,11 +30,9 @@ class TimingError(D2lparError, ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold every repetition's seconds, and the result.
-
-    `naive_seconds` are of the same repetitions, the clock read before waiting.
-    `threads` are of each CPU context. `value` is one array, right to `rtol`.
-    """
+    """Hold each repetition's `seconds`, its `naive_seconds`, the clock read before
+    waiting, the `threads` of each CPU context, and `value`, one array, right to
+    `rtol`."""
 
     name: str
     seconds: tuple[float, ...]

@@ -47,10 +47,8 @@ __global__ void {name}({arguments}, long long n)
 
 
 class CudaModule:
-    """Hold kernels in CUDA C source, as ``mx.rtc.CudaModule``.
-
-    Names need no ``extern "C"``. A kernel is compiled when it is first launched.
-    """
+    """Hold kernels in CUDA C source, as ``mx.rtc.CudaModule``. Names need no ``extern
+    "C"``. A kernel is compiled when it is first launched."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -60,9 +58,8 @@ class CudaModule:
 
         `*` marks an array, `const` one that is only read. Types are ``float``,
         ``double``, ``uint8_t``, ``int8_t``, ``char``, ``int``, ``int32_t``, ``int64_t``
-        and ``long long``; the source writes ``unsigned char``, ``signed char``, ``int``
-        and ``long long`` for those that end in _t, which GPUs' compiler does not know.
-        Raises :class:`KernelError` for any other signature.
+        and ``long long``; the source writes ``unsigned char``, ``signed char``,
+        ``int``, ``long long`` for those in _t. Raises :class:`KernelError` otherwise.
         """
         return CudaKernel(self.source, name, signature)
 
@@ -85,13 +82,10 @@ class CudaKernel:
     ) -> None:
         """Run the kernel on `ctx` for ``grid_dims`` blocks of ``block_dims`` threads.
 
-        `args` are dense MXNet arrays on `ctx` where the signature has `*`, and numbers
-        otherwise. As in CUDA, the kernel itself must stop threads beyond the data.
-        `shared_mem`, in bytes, is for GPUs.
-
-        Raises :class:`KernelError`, before anything runs, for arguments that do not fit
-        the signature, an array that is written and given twice, dims that are not three
-        numbers of at least 1, or a kernel that does not compile.
+        `args` are dense MXNet arrays on `ctx` for `*`, else numbers; `shared_mem`, in
+        bytes, is for GPUs. The kernel must stop threads beyond the data. Raises
+        :class:`KernelError`, before anything runs, for other arguments, a written array
+        given twice, dims that are not three numbers >= 1, and failed compilation.
         """
         args = _checked(self.name, self.parameters, args, ctx)
         for dims in (grid_dims, block_dims):
@@ -125,10 +119,9 @@ class CudaKernel:
 class ElementwiseKernel:
     """Compute every element by an operation, as PyCUDA's ``ElementwiseKernel``.
 
-    `arguments` are declared as in C, ``"float a, const float *x, float *y"``; in
-    `operation`, ``"y[i] = a * x[i]"``, `i` is the index and `n` the number of elements.
-    `source` is the generated CUDA C. Raises :class:`KernelError` for arguments that
-    cannot be declared so.
+    `arguments` are as in C, ``"float a, const float *x, float *y"`` (or
+    :class:`KernelError`); `operation`, ``"y[i] = a * x[i]"``, knows the index `i` and
+    the length `n`. `source` is the CUDA C.
     """
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
@@ -169,10 +162,8 @@ _SGD = {
 def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Update `params` as :func:`d2lpar.parallel.sgd`, in one pass over memory.
 
-    `params` are float32 or float64, each with its gradient. In float32 the result is
-    that of ``sgd``, to the bit. In float64 it is NumPy's; MXNet hands a number to its
-    operators as text, and ``sgd`` can differ in the last digit. Raises
-    :class:`KernelError` for any other dtype.
+    They are float32 (equal to ``sgd`` to the bit), or float64 (to NumPy; ``sgd`` can
+    differ in the last digit), with gradients; :class:`KernelError` otherwise.
     """
     for p in params:
         # The kernel for float32 refuses any other dtype.

@@ -24,8 +24,8 @@ def views(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarra
 
 
 class Bucket(list):
-    """A replica's parameters, views of `values`, and gradients, of `grads`, flat arrays
-    on one device. ``attach_grad`` would give them other gradients."""
+    """A replica's parameters and their gradients, views of the flat arrays `values` and
+    `grads` on one device; ``attach_grad`` would give them other gradients."""
 
     def __init__(self, params: Sequence[numpy.ndarray], device: mx.Context) -> None:
         if len({id(p) for p in params}) < len(params):

@@ -20,8 +20,6 @@ DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "b
 def shares(n: int, parts: int) -> list[slice]:
     """Cut range(n) into contiguous parts, whose lengths differ by at most one.
 
-    With n < parts the last ones are empty.
-
     >>> shares(10, 3)
     [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
     """

@@ -37,8 +37,9 @@ def measure(
 ) -> Iterator[TimingRecord]:
     """Time every operation, yielding a record for each of its forms and libraries.
 
-    Beside one device stand NumPy and, if installed, PyTorch, on its threads or, beside
-    a GPU, all cores and that GPU. The product is repeated `product_repeats` times.
+    One device is measured beside NumPy and, if installed, PyTorch: with the threads of
+    that CPU context, or all cores and that GPU. The product is repeated
+    `product_repeats` times.
     """
     chosen = choose(devices, num_devices)
     on_cpu = chosen[0].device_type == "cpu"

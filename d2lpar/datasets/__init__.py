@@ -1,4 +1,4 @@
-"""What the chapters train on, as host arrays, without MXNet; each module is lazy."""
+"""What the chapters train on, as host arrays, without MXNet; loaded when first used."""
 
 import lazy_loader
 

@@ -32,8 +32,7 @@ LAYERS = {
     "hat": (12, 0.3),
     "prop": (8, 0.15),
 }
-# By the entries of the palette: the tones of which a face has one. A second entry is
-# for its darker shade, a third for its lighter one.
+# By entries of the palette (tone, darker, lighter): tones of which a face has one.
 # fmt: off
 TONES = {
     # skin, hair

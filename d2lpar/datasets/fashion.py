@@ -58,8 +58,8 @@ FASHION_CLASSES = (
 
 @dataclass(frozen=True)
 class ImageData:
-    """Hold images, uint8 (n, 28, 28), and labels, uint8 (n,), the index in `classes`,
-    in host memory; unpacks into its four arrays."""
+    """Hold images `X_train` and `X_test`, uint8 (n, 28, 28), and labels `y_train` and
+    `y_test`, uint8 (n,), the index in `classes`; unpacks into these four arrays."""
 
     X_train: numpy.ndarray
     y_train: numpy.ndarray
@@ -106,8 +106,9 @@ def load(
     n_test: int | None = None,
     seed: int = 0,
 ) -> ImageData:
-    """Return "fashion-mnist", the "sample" (:func:`fashion_sample`), or "auto": the
-    former if it can be had. The first `n_train` and `n_test` images are taken."""
+    """Return the first `n_train` and `n_test` images of "fashion-mnist", of the
+    "sample" in the package (:func:`fashion_sample`), or, by "auto", of the sample only
+    if the whole set cannot be had."""
     paths = FASHION_MNIST.paths(name, data_dir)
     if paths:
         X_train, y_train, X_test, y_test = map(read_idx, paths)
@@ -166,8 +167,9 @@ def check_head(data: str, name: str, n: int | None, available: int) -> None:
 def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     """Yield one epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and uint8 (n,).
 
-    `X`, uint8 (n, 28, 28) or float in [0, 1], `y` (n,), and `order`, a permutation or
-    None, are NumPy's, or MXNet's on one device. The last batch may be smaller.
+    `X`, uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation
+    (None: as they are), are NumPy's, or MXNet's on one device. The last batch may be
+    smaller.
     """
     if len(X) != len(y) or batch_size < 1:
         found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"

@@ -8,11 +8,8 @@
 >>> print(y)
 [1 2 3 4 5]
 
-On ``mx.gpu(i)`` a kernel is compiled by ``mx.rtc`` (NVRTC), on ``mx.cpu(i)`` by the
-system's C++ compiler (:mod:`d2lpar.kernels.on_cpu`). Either way it works on MXNet
-arrays in place, and a launch is an operation like MXNet's own: Python does not wait for
-it, later operations do. autograd does not record it.
-
+GPUs compile by ``mx.rtc``, CPU contexts by :mod:`d2lpar.kernels.on_cpu`. A launch works
+in place, asynchronously like MXNet's own operations; autograd does not record it.
 Sources: the conventions of PyCUDA's ``ElementwiseKernel`` and MXNet's ``mx.rtc``.
 """
 
@@ -84,8 +81,9 @@ class CudaKernel:
 
         `args` are dense MXNet arrays on `ctx` for `*`, else numbers; `shared_mem`, in
         bytes, is for GPUs. The kernel must stop threads beyond the data. Raises
-        :class:`KernelError`, before anything runs, for other arguments, a written array
-        given twice, dims that are not three numbers >= 1, and failed compilation.
+        :class:`KernelError`, before anything runs, for arguments that do not fit the
+        signature, a written array given twice, dims that are not three numbers >= 1,
+        and failed compilation.
         """
         args = _checked(self.name, self.parameters, args, ctx)
         for dims in (grid_dims, block_dims):
@@ -119,9 +117,9 @@ class CudaKernel:
 class ElementwiseKernel:
     """Compute every element by an operation, as PyCUDA's ``ElementwiseKernel``.
 
-    `arguments` are as in C, ``"float a, const float *x, float *y"`` (or
-    :class:`KernelError`); `operation`, ``"y[i] = a * x[i]"``, knows the index `i` and
-    the length `n`. `source` is the CUDA C.
+    `arguments` are as in C, ``"float a, const float *x, float *y"``, or a
+    :class:`KernelError`; `operation`, ``"y[i] = a * x[i]"``, knows the index `i` and
+    the length `n`. `source` is the generated CUDA C.
     """
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
@@ -162,8 +160,8 @@ _SGD = {
 def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Update `params` as :func:`d2lpar.parallel.sgd`, in one pass over memory.
 
-    They are float32 (equal to ``sgd`` to the bit), or float64 (to NumPy; ``sgd`` can
-    differ in the last digit), with gradients; :class:`KernelError` otherwise.
+    They have gradients, and are float32, equal to ``sgd`` to the bit, or float64, where
+    ``sgd`` can differ in the last digit. Raises :class:`KernelError` for other dtypes.
     """
     for p in params:
         # The kernel for float32 refuses any other dtype.

@@ -90,10 +90,11 @@ def solve(
     method's.
 
     Unless A^T (A x - b) is zero up to rounding and `tol`, "normal" and "tsqr" raise
-    ValueError, "cgls" and "gradient" log a warning. Raises ValueError also for numbers
-    that are not finite, and for "normal" on a rank-deficient or too ill-conditioned A;
-    TypeError for masked, sparse and complex arrays; :class:`DivergedError` if
-    "averaging" diverges; :class:`DeviceError` if the devices would deadlock.
+    ValueError, "cgls" and "gradient" log a warning; "averaging" is not examined. Raises
+    ValueError also for numbers that are not finite, and for "normal" on a
+    rank-deficient or too ill-conditioned A; TypeError for masked, sparse and complex
+    arrays; :class:`DivergedError` if "averaging" diverges; :class:`DeviceError` for a
+    deadlock.
     """
     devices = choose(devices, None)
     if method not in METHODS:

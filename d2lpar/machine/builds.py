@@ -151,7 +151,7 @@ def wheel_for(capability: tuple[int, int]) -> str | None:
 
 
 def gpu_build(numbers: Sequence[int], library: ctypes.CDLL) -> dict:
-    """Return a record's entries on MXNet on these GPUs; its `library` knows cuDNN."""
+    """Return MXNet's build and settings on these GPUs; `library` is asked for cuDNN."""
     ((name, version),) = installed_builds().items()
     allowed = os.environ.get("MXNET_ENABLE_GPU_P2P", "1") != "0"
     return {

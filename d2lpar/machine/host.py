@@ -121,7 +121,7 @@ def host_memory() -> HostMemory:
 def container_memory(
     group: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
 ) -> list[tuple[int, int]]:
-    """Return limits and bytes in use, less cached files, of our control groups (v2)."""
+    """Return limits and bytes in use, without cached files, by control groups (v2)."""
     limits = []
     with contextlib.suppress(OSError):
         inside = Path(root, Path(group).read_text().rpartition("::/")[2].strip())
@@ -135,7 +135,7 @@ def container_memory(
 
 
 def process_status(name: str) -> int:
-    """Return the bytes of VmRSS, VmHWM, VmData or VmSize, or what is nearest to it."""
+    """Return the bytes of VmRSS, VmHWM, VmData or VmSize; not on Linux, the nearest."""
     try:
         with open("/proc/self/status", encoding="ascii") as f:
             line = next(line for line in f if line.startswith(f"{name}:"))

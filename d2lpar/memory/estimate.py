@@ -145,7 +145,7 @@ def largest_batch(
     free: Sequence[int],
     data: dict | None = None,
 ) -> int:
-    """Return the largest batch that fits in 4/5 of `free` bytes, or 0."""
+    """Return the largest batch, at most the data, for 4/5 of the `free` bytes; or 0."""
 
     def need(batch: int) -> Need:
         changed = {**settings, "global_batch_size": batch}

@@ -45,7 +45,7 @@ def advice(
     running: bool = False,
 ) -> str:
     """Return one line: the devices, what is needed, what is free, what would fit.
-    `said` is the error's; with `running` the next run is in this process."""
+    `said` is the error's line; with `running` the next run is in this process."""
     where = f"out of memory on {devices[0]}"
     if len(devices) > 1:
         where += f" to {devices[-1]}"

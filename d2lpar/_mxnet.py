@@ -1,24 +1,5 @@
-"""The one place that prepares the environment and imports MXNet, 1.9.1 or 2.
-
-Everything else writes ``from d2lpar._mxnet import mx, np, npx, autograd, gluon``.
-MXNet reads these once, so they must be in place before its first import:
-
-* ``MXNET_CPU_TEMP_COPY``: operators that need scratch space (reductions, broadcasts)
-  take one of 4 buffers *shared by all CPU contexts*, and the engine serialises
-  operators that hold the same one. With 256, ``mx.cpu(0)`` and ``mx.cpu(1)`` really run
-  in parallel.
-* ``OMP_NUM_THREADS``, the threads of each CPU context: unset, MXNet uses half the
-  cores. Here it is 1, because ``auto`` makes one context per core, and because the
-  OpenBLAS in MXNet's wheel deadlocks when two contexts with more threads multiply large
-  matrices (``np.dot``) at the same time. Measuring processes get cores // devices.
-* the names that NumPy has removed and MXNet still uses (:mod:`d2lpar._numpy_names`):
-  without them it imports on NumPy 1.23 only, with them on NumPy 2, too;
-* ``NVIDIA_TF32_OVERRIDE=0``: GPUs of capability 8.0 and above would multiply float32
-  in TF32, 10 bits of mantissa, silently. ``run --tf32`` allows it.
-* for the GPU wheel, the CUDA libraries it links, loaded from NVIDIA's wheels.
-
-A variable that the user has set keeps its value.
-"""
+"""The one place that prepares the environment and imports MXNet, 1.9.1 or 2. Everything
+else writes ``from d2lpar._mxnet import mx, np, npx, autograd, gluon``."""
 
 from __future__ import annotations
 
@@ -37,20 +18,23 @@ from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine.builds import check_installed, install_command, missing_libraries
 from d2lpar.machine.host import check_environment, set_defaults
 
+# MXNet reads these at its first import; what the user has set keeps its value.
 ENGINE_DEFAULTS = {
+    # By default 4 buffers for scratch space are shared by all CPU contexts, and
+    # operators that hold the same one wait for each other.
     "MXNET_CPU_TEMP_COPY": "256",
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
     "MXNET_SUBGRAPH_VERBOSE": "0",
-    "NVIDIA_TF32_OVERRIDE": "0",
+    "NVIDIA_TF32_OVERRIDE": "0",  # else GPUs silently multiply float32 in TF32
+    # `auto` is one context per core, and with more threads the OpenBLAS in MXNet's
+    # wheel deadlocks when two contexts multiply large matrices at the same time.
     "OMP_NUM_THREADS": "1",
 }
 
 
 def _prepare() -> None:
-    """Check and set what MXNet's first import needs.
-
-    Refuses no build, two builds, and one whose libraries are missing.
-    """
+    """Check and set what MXNet's first import needs; refuse no build, two, or one whose
+    libraries are missing."""
     check_environment()
     build = check_installed()
     set_defaults(ENGINE_DEFAULTS)
@@ -117,11 +101,8 @@ if IS_MXNET_2:
 
 
 def gluon_block(cls: Any) -> Any:
-    """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes.
-
-    `F` has ``np`` and ``npx``, of arrays or of symbols. MXNet 1 calls it by the name
-    ``hybrid_forward``, and MXNet 2 calls ``forward``, which gets no parameters.
-    """
+    """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes, as
+    ``hybrid_forward`` of MXNet 1 or ``forward`` of 2. `F` has ``np`` and ``npx``."""
     if not IS_MXNET_2:
         cls.hybrid_forward = lambda self, F, *inputs, **parameters: self.compute(
             F, *inputs, **parameters
@@ -158,9 +139,7 @@ def set_shapes(net: Any) -> None:
 @contextmanager
 def lowering_semantics() -> Iterator[None]:
     """Lower networks and call them within: on ``mx.nd`` arrays in MXNet 1.
-
-    The warning of every new SymbolBlock, that its input has no type, is silenced.
-    """
+    SymbolBlock's warning that its input has no type is silenced."""
     # Arrays first: MXNet allows NumPy arrays with NumPy shapes only.
     arrays, shapes = mx.util.np_array(IS_MXNET_2), mx.util.np_shape(IS_MXNET_2)
     with arrays, shapes, warnings.catch_warnings():
@@ -180,10 +159,8 @@ def load_symbol(path: str) -> tuple[Any, Any]:
 
 
 def quantize_net(net: Any, batches: Sequence, **options: Any) -> Any:
-    """Call MXNet 1's ``quantize_net_v2``, with host batches, or its like in MXNet 2.
-
-    With ``calib_mode="none"`` only the shape of the first batch is used.
-    """
+    """Call MXNet 1's ``quantize_net_v2``, or MXNet 2's like, with host batches; with
+    ``calib_mode="none"`` only the first one's shape is used."""
     data = {"data_shapes": [mx.io.DataDesc("data", batches[0].shape)]}
     calibrated = options["calib_mode"] != "none"
     if IS_MXNET_2:

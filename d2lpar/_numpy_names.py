@@ -1,10 +1,5 @@
-"""What MXNet 1.9.1 expects of NumPy 1: names that are gone, and numbers as plain text.
-
-NumPy 1.20 removed the financial functions, 1.24 the builtins' aliases, 2.0 and its
-successors the rest. :mod:`d2lpar._mxnet` puts them back before it imports MXNet, which
-alone asks for them. Names that this NumPy still has are left alone, deprecated or not.
-NumPy 2 also writes numbers with their type.
-"""
+"""What MXNet 1.9.1 expects of NumPy 1: names that 1.20, 1.24, 2.0 and later removed,
+put back if missing before it is imported, and numbers as plain text."""
 
 from __future__ import annotations
 
@@ -56,12 +51,8 @@ def restore_numpy_names() -> None:
 
 
 def write_numbers_plainly() -> None:
-    """Let MXNet, once imported, take NumPy's numbers as shapes and indices.
-
-    It writes every argument as text, and NumPy 2 writes a tuple's numbers with their
-    type: `gluon.utils.split_and_load` asked for "[0, np.int64(2)]", which no operator
-    reads. A second call changes nothing.
-    """
+    """Let MXNet, which writes arguments as text, take NumPy 2's numbers as shapes and
+    indices: "[0, np.int64(2)]" no operator reads. A second call changes nothing."""
 
     def as_text(argument) -> str:
         if type(argument) in (list, tuple):

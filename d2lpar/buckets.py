@@ -1,8 +1,6 @@
-"""One all-reduce for all gradients: a replica in two flat arrays.
-
-Every all-reduce has a fixed cost: LeNet's eight take 0.6 ms on two H200s, one of as
-many bytes 0.08 ms. Source: Li et al., "PyTorch Distributed" (2020).
-"""
+"""One all-reduce for all gradients, a replica in two flat arrays: LeNet's eight take
+0.6 ms on two H200s, one of as many bytes 0.08 ms. Source: Li et al., "PyTorch
+Distributed" (2020)."""
 
 from __future__ import annotations
 
@@ -26,11 +24,8 @@ def views(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarra
 
 
 class Bucket(list):
-    """A replica's parameters, each a view of `values`, with gradients in `grads`.
-
-    `values` and `grads` are flat arrays (number of parameters,) on one device. Do not
-    call ``attach_grad`` on the parameters: it would give them other gradients.
-    """
+    """A replica's parameters and their gradients, views of the flat arrays `values` and
+    `grads` on one device; ``attach_grad`` would give them other gradients."""
 
     def __init__(self, params: Sequence[numpy.ndarray], device: mx.Context) -> None:
         if len({id(p) for p in params}) < len(params):
@@ -64,11 +59,8 @@ BUCKETS: dict[str, Callable] = {"reduce": allreduce_buckets, "update": update_bu
 def flatten(
     parameters: Sequence[gluon.Parameter], grad_req: str = "write"
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Make the replicas of Gluon parameters views of one flat array on each device.
-
-    Returns values and gradients, (number of values,) per device. For GPUs: on CPUs
-    oneDNN reorders a convolution's weights in place, which a view cannot hold.
-    """
+    """Make Gluon's parameters views of one flat array per device; return values and
+    gradients. For GPUs: on CPUs oneDNN reorders a convolution's weights in place."""
     values = [
         np.concatenate([replica.reshape(-1) for replica in replicas])
         for replicas in zip(*(p.list_data() for p in parameters))
@@ -85,11 +77,8 @@ def flatten(
 
 
 class BucketTrainer:
-    """A Gluon Trainer with plain SGD: one all-reduce, and one update per replica.
-
-    Gluon's takes half of Python's time for a step of LeNet. The parameters of `net`,
-    which is initialized, are flattened, so keep to GPUs (:func:`flatten`).
-    """
+    """A Gluon Trainer with plain SGD: one all-reduce, one update per replica. It
+    flattens the parameters of `net`, initialized, so keep to GPUs (:func:`flatten`)."""
 
     def __init__(self, net: gluon.Block, lr: float) -> None:
         self._lr = lr

@@ -6,9 +6,6 @@ A device string is one of::
     cpu:4      four CPU contexts, mx.cpu(0) .. mx.cpu(3); "cpu" is one per core
     gpu:2      the first two GPUs; "gpu" is all of them
     gpu:0,3    the GPUs numbered 0 and 3; "gpu:3," is GPU 3 alone
-
-Nothing is replaced silently: asking for a device that does not exist raises
-:class:`~d2lpar.errors.DeviceError`. :func:`names` loads no MXNet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The errors of d2lpar, one-line summaries of third-party errors, signals as errors.
-
-The command line shows any :class:`D2lparError` as one line and exits with its code.
-"""
+"""The errors of d2lpar, shown in one line with an exit code by the command line;
+one-line summaries of third-party errors, signals as errors."""
 
 from __future__ import annotations
 
@@ -79,10 +77,8 @@ def is_from_mxnet(error: BaseException) -> bool:
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless they are ignored.
-
-    Python drops what a destructor raises, so there the signal is sent again.
-    """
+    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless ignored. Python
+    drops what a destructor raises, so there the signal is sent again."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,10 +1,6 @@
-"""LeNet as a function of the book's eight parameters.
-
-:class:`d2lpar.lenet.network.LeNet` is the same network in Gluon.
-
-Source: the book (d2l), "Training on Multiple GPUs": two convolutions with average
-pooling and two dense layers; weights drawn from N(0, 0.01).
-"""
+"""LeNet as a function of eight parameters; :class:`d2lpar.lenet.network.LeNet` in
+Gluon. Source: the book (d2l), "Training on Multiple GPUs": two convolutions, average
+pooling and two dense layers; weights drawn from N(0, 0.01)."""
 
 from __future__ import annotations
 
@@ -30,11 +26,8 @@ MANY_IMAGES = 1024
 
 
 def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
-    """Draw parameters [W1, b1, W2, b2, W3, b3, W4, b4] as host arrays, float32.
-
-    Weights are drawn from N(0, scale), biases are 0. They are drawn once on the host
-    and copied to each device, because MXNet's random streams depend on the device.
-    """
+    """Draw parameters [W1, b1, W2, b2, W3, b3, W4, b4] as host arrays, float32: weights
+    from N(0, scale), biases 0. On the host, as MXNet's streams depend on the device."""
     rng = numpy.random.default_rng(seed)
     return [
         rng.normal(scale=scale, size=shape).astype(numpy.float32)
@@ -74,13 +67,10 @@ def convolve(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def bias_as_weight(F, X, W, taps):
-    """Return images with one more channel, of ones, and weights with `taps` for it.
-
-    `taps` (o, 1, k, k) are the bias b (o,) in a corner of a kernel of zeros. The
-    convolution of the results is that of X and W plus b. With 8,192 images on an H200
-    cuDNN takes 7 ms for the gradient of the first convolution's bias, and 1 ms for that
-    of its weights. `F` is the module ``np`` of arrays or of symbols.
-    """
+    """Return images with a channel of ones, and weights with `taps` (o, 1, k, k), zeros
+    with the bias b (o,) in a corner: their convolution is that of X and W plus b. On an
+    H200 cuDNN takes 7 ms for the gradient of a first bias, 1 ms for that of its
+    weights."""
     ones = F.ones_like(X[:, :1])
     return F.concatenate([X, ones], axis=1), F.concatenate([W, taps], axis=1)
 
@@ -92,12 +82,9 @@ def padded_bias(F, b, kernel: int):
 
 
 def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Multiply X (n, i) by W (i, o) and add b (o,): the book's ``np.dot(X, W) + b``.
-
-    On a CPU oneDNN computes it, from a transpose of W. ``np.dot`` there calls the
-    OpenBLAS in MXNet's wheel, which is slower, and which deadlocks when two CPU
-    contexts with more than one thread each call it at the same time.
-    """
+    """Multiply X (n, i) by W (i, o) and add b (o,): the book's ``np.dot(X, W) + b``. On
+    a CPU oneDNN does; OpenBLAS in MXNet's wheel is slower, and deadlocks when two CPU
+    contexts with more than one thread each call it at the same time."""
     if X.ctx.device_type == "gpu":
         return np.dot(X, W) + b
     return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1], no_bias=False)

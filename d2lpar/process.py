@@ -1,11 +1,6 @@
-"""Run a function in a fresh process, and take its results one by one.
-
-MXNet reads its threads and buffers once, when it is imported, may crash its process,
-and gives memory back only when the process ends. loky starts the process, which has its
-parent's ``sys.path``, does not run ``__main__`` again, and ends with its parent::
-
-    row = answer("d2lpar.low_precision.measure:infer", {"precision": "float16", ...})
-"""
+"""Run a function in a fresh process: MXNet reads its threads and buffers once, may
+crash, and gives memory back only at the end. By loky: it keeps ``sys.path``, does not
+run ``__main__`` again, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -47,10 +42,9 @@ def results(
 ) -> Iterator[Any]:
     """Yield what `work`, "module:function", returns or yields for the keywords `job`.
 
-    `environment` changes variables. Where the caller is interrupted or closes the
-    iterator, the process gets SIGTERM and `seconds_to_stop` to tidy up. Raises
-    :class:`RunError` for an error that the process reports and after `timeout` seconds,
-    and :class:`DiedError` if it ends otherwise.
+    `environment` changes variables. On an interrupt or close the process gets SIGTERM
+    and `seconds_to_stop` to tidy up. Raises :class:`RunError` for an error it reports
+    and after `timeout` seconds, :class:`DiedError` if it ends otherwise.
     """
     ours, theirs = Pipe()
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:

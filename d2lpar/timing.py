@@ -1,8 +1,6 @@
-"""Times that can be trusted: synchronised, warmed up, and of results that are right.
-
-A clock that is read when the calls have returned, and not when the devices have
-finished, measures Python. So both are read. Only :func:`measure` loads MXNet.
-"""
+"""Times that can be trusted: synchronised, warmed up, and of results that are right. A
+clock read before the devices have finished measures Python, so both are read. Only
+:func:`measure` loads MXNet."""
 
 from __future__ import annotations
 
@@ -32,11 +30,9 @@ class TimingError(D2lparError, ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold every repetition's seconds, and the result.
-
-    `naive_seconds` are of the same repetitions, the clock read before waiting.
-    `threads` are of each CPU context. `value` is one array, right to `rtol`.
-    """
+    """Hold each repetition's `seconds`, its `naive_seconds`, the clock read before
+    waiting, the `threads` of each CPU context, and `value`, one array, right to
+    `rtol`."""
 
     name: str
     seconds: tuple[float, ...]
@@ -63,13 +59,11 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     """Time ``fn(device)`` on all devices at once.
 
     The first `warmup` repetitions (2) do not count, the next `repeats` (7) do. Outside
-    the clock, `join` makes one array of the devices' results (by default, rows below
-    each other; ``sum`` adds partial sums), which must differ from `expected`, or else
-    from the first repetition's, by at most `rtol` (1e-5) times its largest element; and
-    `before` is called ahead of every repetition, to undo what an operation does in
-    place. `name` is for messages.
-
-    Raises :class:`TimingError` for a wrong result, TypeError for one that is no array.
+    the clock, `before` is called ahead of each, to undo what works in place, and `join`
+    makes one array of the devices' results (by default, rows below each other; ``sum``
+    adds), which may differ from `expected`, or else from the first repetition's, by
+    `rtol` (1e-5) times its largest element. `name` is for messages. Raises
+    :class:`TimingError` for a wrong result, TypeError for one that is no array.
 
     >>> from d2lpar._mxnet import mx, np
     >>> x = {d: np.ones((1000, 3), ctx=d) for d in (mx.cpu(0), mx.cpu(1))}

@@ -36,10 +36,8 @@ class Epoch:
         self.keep_pace(self._loss_sums[-1:])
 
     def keep_pace(self, arrays: Sequence[np.ndarray]) -> None:
-        """Wait for an earlier step if Python is too many batches ahead.
-
-        `arrays` are what this step computes last, one array or none.
-        """
+        """Wait for an earlier step, by its last `arrays`, if Python is too far
+        ahead."""
         self._in_flight += arrays
         if len(self._in_flight) > self._batches_in_flight:
             self._in_flight.popleft().wait_to_read()
@@ -66,10 +64,8 @@ class Epoch:
     def record(
         self, epoch: int, loss: float, test_acc: float, *, num_samples: int, lr: float
     ) -> EpochRecord:
-        """Return the record of the epoch, evaluated by now.
-
-        Raises :class:`DivergedError` if `loss` is not finite.
-        """
+        """Return the epoch's record; raise :class:`DivergedError` if `loss` is not
+        finite."""
         times = self.times(num_samples)
         check_loss(epoch, loss, lr)
         return EpochRecord(epoch=epoch, train_loss=loss, test_acc=test_acc, **times)
@@ -94,10 +90,8 @@ def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None
 
 
 def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndarray]:
-    """Return the uint8 arrays of `data` on a device, where batches are cut from them.
-
-    MXNet's copy from the host, for each batch, would wait for the work of cpu(0).
-    """
+    """Return the uint8 arrays of `data` on a device, where batches are cut from them:
+    copies from the host would wait for cpu(0)."""
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
 
 
@@ -138,10 +132,8 @@ def check_whole(name: str, value: int, most: int | None = None) -> None:
 def choose(
     devices: str | Sequence[mx.Context], num_devices: int | None
 ) -> list[mx.Context]:
-    """Return the first `num_devices` contexts of a device string or list (None: all).
-
-    Raises TypeError for other types, and :class:`DeviceError` unless there are as many.
-    """
+    """Return the first `num_devices` contexts of a device string or list (None: all);
+    :class:`DeviceError` if there are fewer, TypeError for other types."""
     contexts = parse(devices) if isinstance(devices, str) else devices
     check_contexts(contexts)
     if num_devices is not None:

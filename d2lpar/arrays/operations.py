@@ -1,8 +1,5 @@
-"""The sources' array operations: their data, their forms, and their right results.
-
-Each function draws the arrays of an operation, splits them over the devices by rows,
-and yields a :class:`Work`.
-"""
+"""The sources' array operations: functions that draw an operation's arrays, split their
+rows over the devices, and yield a :class:`Work`."""
 
 from __future__ import annotations
 
@@ -101,11 +98,9 @@ class Sizes:
 
 @dataclass
 class Work:
-    """Hold an operation on arrays in memory, and the forms in which it is measured.
-
-    `on_devices` are functions of a device; `on_host` of a library, of its `host` arrays
-    and of `out`, which is written to. `checks` are those of :mod:`d2lpar.timing`.
-    """
+    """Hold an operation's forms: `on_devices`, functions of a device; `on_host`, of a
+    library, of its `host` arrays and of `out`; `checks` are those of
+    :mod:`d2lpar.timing`."""
 
     operation: str
     shape: tuple[int, ...]
@@ -170,10 +165,8 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Wor
 
 
 def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """Yield the CryptoPunks notebook's sum of n x 10 numbers.
-
-    MXNet's own sum adds one by one, in one thread; oneDNN's dense layer adds vectors.
-    """
+    """Yield the CryptoPunks notebook's sum of n x 10 numbers. MXNet's own sum adds one
+    by one, in one thread; oneDNN's dense layer adds vectors."""
     host = rng.standard_normal((sizes.sum_rows, SUM_COLUMNS), dtype="float32")
     x = _shards(host, devices)
     ones = {}
@@ -224,10 +217,8 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[W
 
 
 def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """Yield the GPUSOROBAN posts' product of two n x n matrices.
-
-    It is checked by the product with a random vector (Freivalds): n^2 operations.
-    """
+    """Yield the GPUSOROBAN posts' product of two n x n matrices, checked by the product
+    with a random vector (Freivalds): n^2 operations."""
     n = sizes.product
     host = rng.standard_normal((n, n), dtype="float32")
     weight = rng.standard_normal((n, n), dtype="float32")

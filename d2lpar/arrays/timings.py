@@ -37,9 +37,9 @@ def measure(
 ) -> Iterator[TimingRecord]:
     """Time every operation, yielding a record for each of its forms and libraries.
 
-    NumPy and, if installed, PyTorch are measured beside one device, with the threads of
-    that CPU context, or all cores beside a GPU, and PyTorch on that GPU as well. The
-    product is repeated `product_repeats` times after one warm-up.
+    One device is measured beside NumPy and, if installed, PyTorch: with the threads of
+    that CPU context, or all cores and that GPU. The product is repeated
+    `product_repeats` times.
     """
     chosen = choose(devices, num_devices)
     on_cpu = chosen[0].device_type == "cpu"

@@ -1,8 +1,4 @@
-"""What the chapters train on, as host arrays; nothing here imports MXNet.
-
-Fashion-MNIST and a sample of it, the CryptoPunks and generated faces, linear problems.
-Each module is loaded when one of its names is first used.
-"""
+"""What the chapters train on, as host arrays, without MXNet; loaded when first used."""
 
 import lazy_loader
 

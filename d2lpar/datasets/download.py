@@ -1,8 +1,5 @@
-"""Files of a published data set, found on disk or downloaded, and verified.
-
-They are looked for in ``--data-dir``, then in ``$D2LPAR_DATA``, then in the user's
-cache, into which pooch downloads them.
-"""
+"""Files of a published data set, verified: from ``--data-dir``, ``$D2LPAR_DATA``, or
+the user's cache, into which pooch downloads them."""
 
 from __future__ import annotations
 
@@ -36,11 +33,8 @@ class PublishedFiles:
         return self.name if self.paths(name, data_dir) else self.substitute
 
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
-        """Return the files, downloaded if need be; [] for the substitute, with a line.
-
-        Raises :class:`DataError` for a folder or file that is damaged, and, unless
-        `name` is "auto", if there is neither a copy nor a network.
-        """
+        """Return the files, downloaded if need be, or [] for the substitute. Raises
+        :class:`DataError` for damaged ones, and for none unless `name` is "auto"."""
         names = ("auto", self.name, self.substitute)
         if name not in names:
             raise SettingError(f"data {name!r}: write one of {', '.join(names)}")

@@ -1,8 +1,6 @@
-"""Pixel faces, put together at random from drawn sprites, in place of CryptoPunks.
-
-``data/sprites.png`` holds a row of tiles for each of :data:`LAYERS`. In its palette 0
-is transparent, 1 erases what is below, and :data:`TONES` change from face to face.
-"""
+"""Pixel faces put together at random from the sprites of ``data/sprites.png``: a row of
+tiles for each of :data:`LAYERS`. In its palette 0 is transparent, 1 erases what is
+below, and :data:`TONES` change from face to face."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ LAYERS = {
     "hat": (12, 0.3),
     "prop": (8, 0.15),
 }
-# By the entries of the palette: the tones of which a face has one. A second entry is
-# for its darker shade, a third for its lighter one.
+# By entries of the palette (tone, darker, lighter): tones of which a face has one.
 # fmt: off
 TONES = {
     # skin, hair
@@ -58,11 +55,8 @@ TONES = {
 
 
 def synthetic_punks(n: int = 10_000, seed: int = 0) -> numpy.ndarray:
-    """Draw `n` faces, uint8 (n, 3, 24, 24): planes of red, green and blue.
-
-    A seed always draws the same faces, the first k of which are the same for every n >=
-    k. Raises :class:`SettingError` unless `n` is 1 to a million.
-    """
+    """Draw `n` faces, uint8 (n, 3, 24, 24), in RGB. The first k of a seed are the same
+    for every n >= k. Raises :class:`SettingError` unless `n` is 1 to a million."""
     check_head("the sampler of faces", "n", n, MAX_FACES)
     with Image.open(SPRITES) as picture:
         sprites = numpy.asarray(picture).reshape(len(LAYERS), SIDE, -1, SIDE)

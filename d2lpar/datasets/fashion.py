@@ -1,8 +1,5 @@
-"""Labelled images in host memory: Fashion-MNIST, or the sample of it in the package.
-
-Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence; see
-``data/FASHION-MNIST-LICENCE`` for the sample.
-"""
+"""Fashion-MNIST in host memory, or the sample of it in the package. Source: Xiao,
+Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT: ``data/FASHION-MNIST-LICENCE``."""
 
 from __future__ import annotations
 
@@ -61,11 +58,8 @@ FASHION_CLASSES = (
 
 @dataclass(frozen=True)
 class ImageData:
-    """Hold images and labels in host memory; unpacks into its four arrays.
-
-    `X_train`, `X_test`: uint8 (n, 28, 28); `y_train`, `y_test`: uint8 (n,), the number
-    of the class in `classes`.
-    """
+    """Hold images `X_train` and `X_test`, uint8 (n, 28, 28), and labels `y_train` and
+    `y_test`, uint8 (n,), the index in `classes`; unpacks into these four arrays."""
 
     X_train: numpy.ndarray
     y_train: numpy.ndarray
@@ -112,11 +106,9 @@ def load(
     n_test: int | None = None,
     seed: int = 0,
 ) -> ImageData:
-    """Return the data set of a run, by name, cut to `n_train` and `n_test` images.
-
-    "fashion-mnist" is the whole set, of which the first images are taken; "sample" is
-    :func:`fashion_sample`; "auto" is the whole set if it can be had, else the sample.
-    """
+    """Return the first `n_train` and `n_test` images of "fashion-mnist", of the
+    "sample" in the package (:func:`fashion_sample`), or, by "auto", of the sample only
+    if the whole set cannot be had."""
     paths = FASHION_MNIST.paths(name, data_dir)
     if paths:
         X_train, y_train, X_test, y_test = map(read_idx, paths)
@@ -133,11 +125,8 @@ def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:
 
 
 def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> ImageData:
-    """Return images of Fashion-MNIST that come with the package, chosen by `seed`.
-
-    There are 500 training and 100 test images of each class; :class:`SettingError` for
-    more.
-    """
+    """Return images of Fashion-MNIST from the package, chosen by `seed`. Raises
+    :class:`SettingError` for more than 500 training or 100 test images per class."""
     with numpy.load(SAMPLE) as arrays:
         whole = ImageData(**arrays, name="fashion-mnist-sample")
     check_head(whole.name, "n_train", n_train, len(whole.y_train))
@@ -178,10 +167,9 @@ def check_head(data: str, name: str, n: int | None, available: int) -> None:
 def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     """Yield one epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and uint8 (n,).
 
-    `X` is uint8 (n, 28, 28), or float in [0, 1], and `y` (n,), both NumPy's, or both
-    MXNet's on one device, where the batches are then made. `order` is a permutation of
-    the samples, of the same kind of array; None keeps the order of the data. The last
-    batch may be smaller, as in the book.
+    `X`, uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation
+    (None: as they are), are NumPy's, or MXNet's on one device. The last batch may be
+    smaller.
     """
     if len(X) != len(y) or batch_size < 1:
         found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"
@@ -201,9 +189,7 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
 
 
 def to_float(images):
-    """Return images (n, h, w) as float32 (n, 1, h, w), like d2l's ToTensor.
-
-    Integers are images in 0..255, and become [0, 1]; floats are taken as they are.
-    """
+    """Return images (n, h, w) as float32 (n, 1, h, w); integers 0..255 become [0,
+    1]."""
     pixels = images[:, None].astype("float32")
     return pixels if numpy.dtype(images.dtype).kind == "f" else pixels / 255

@@ -1,8 +1,5 @@
-"""Faces of 24 x 24 pixels for the GAN, as data, as pictures, and the nearest of them.
-
-Source: Larva Labs, "CryptoPunks" (2017), cut into tiles as in the CryptoPunks notebook.
-They are never redistributed: the artwork has no open licence.
-"""
+"""Faces of 24 x 24 pixels for the GAN. Source: Larva Labs, "CryptoPunks" (2017), tiled
+as in the CryptoPunks notebook; never redistributed: there is no open licence."""
 
 from __future__ import annotations
 
@@ -67,11 +64,9 @@ def load(
     n_train: int | None = None,
     seed: int = 0,
 ) -> FaceData:
-    """Return the faces of a run, by name, cut to the first `n_train`.
-
-    "cryptopunks" are the real ones or a :class:`DataError`; "synthetic" are drawn from
-    `seed`; "auto" are the real ones if they can be had, else drawn ones.
-    """
+    """Return the first `n_train` faces: "cryptopunks", or a :class:`DataError`;
+    "synthetic", drawn from `seed`; "auto", the real ones if they can be had, else drawn
+    ones."""
     paths = CRYPTOPUNKS.paths(name, data_dir)
     if paths:
         return FaceData(read_tiles(paths[0]), "cryptopunks").head(n_train)
@@ -85,20 +80,14 @@ def cryptopunks(data_dir: str | Path | None = None) -> FaceData:
 
 
 def read_tiles(path: Path) -> numpy.ndarray:
-    """Return the tiles of ``punks.png``, row by row: uint8 (10000, 3, 24, 24).
-
-    Alpha is dropped, as by the CryptoPunks notebook's ``.convert("RGB")``.
-    """
+    """Return the tiles of ``punks.png`` by rows, uint8 (10000, 3, 24, 24), no alpha."""
     pixels = numpy.asarray(Image.open(path).convert("RGB"))
     tiles = pixels.reshape(TILES, TILE, TILES, TILE, 3).transpose(0, 2, 4, 1, 3)
     return numpy.ascontiguousarray(tiles.reshape(TILES**2, 3, TILE, TILE))
 
 
 def sheet(faces: numpy.ndarray, columns: int) -> numpy.ndarray:
-    """Return faces uint8 (n, 3, h, w) as a picture (rows * h, columns * w, 3).
-
-    The rest of an incomplete last row is white.
-    """
+    """Return faces uint8 (n, 3, h, w) as a picture (rows * h, columns * w, 3)."""
     n, _, h, w = faces.shape
     rows = -(-n // columns)
     tiles = numpy.full((rows * columns, h, w, 3), 255, numpy.uint8)
@@ -133,11 +122,8 @@ def from_png(text: str, columns: int, rows: int) -> numpy.ndarray:
 def nearest(
     faces: numpy.ndarray, others: numpy.ndarray
 ) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Return the nearest of `others` for each face, and its distance.
-
-    Both sets are uint8 (n, 3, h, w). Returns int64 (n,) and float64 (n,): root mean
-    square differences of pixels in [0, 1], 0 for a copy.
-    """
+    """Return the nearest of `others`, int64 (n,), and its distance, float64 (n,), for
+    faces uint8 (n, 3, h, w): the root mean square of pixels' differences in [0, 1]."""
     numbers, distances = [], []
     pool = others.reshape(len(others), -1)
     for face in faces.reshape(len(faces), -1):  # all pairs would take gigabytes

@@ -8,11 +8,8 @@
 >>> print(y)
 [1 2 3 4 5]
 
-On ``mx.gpu(i)`` a kernel is compiled by ``mx.rtc`` (NVRTC), on ``mx.cpu(i)`` by the
-system's C++ compiler (:mod:`d2lpar.kernels.on_cpu`). Either way it works on MXNet
-arrays in place, and a launch is an operation like MXNet's own: Python does not wait for
-it, later operations do. autograd does not record it.
-
+GPUs compile by ``mx.rtc``, CPU contexts by :mod:`d2lpar.kernels.on_cpu`. A launch works
+in place, asynchronously like MXNet's own operations; autograd does not record it.
 Sources: the conventions of PyCUDA's ``ElementwiseKernel`` and MXNet's ``mx.rtc``.
 """
 
@@ -47,10 +44,8 @@ __global__ void {name}({arguments}, long long n)
 
 
 class CudaModule:
-    """Hold kernels in CUDA C source, as ``mx.rtc.CudaModule``.
-
-    Names need no ``extern "C"``. A kernel is compiled when it is first launched.
-    """
+    """Hold kernels in CUDA C source, as ``mx.rtc.CudaModule``. Names need no ``extern
+    "C"``. A kernel is compiled when it is first launched."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -60,9 +55,8 @@ class CudaModule:
 
         `*` marks an array, `const` one that is only read. Types are ``float``,
         ``double``, ``uint8_t``, ``int8_t``, ``char``, ``int``, ``int32_t``, ``int64_t``
-        and ``long long``; the source writes ``unsigned char``, ``signed char``, ``int``
-        and ``long long`` for those that end in _t, which GPUs' compiler does not know.
-        Raises :class:`KernelError` for any other signature.
+        and ``long long``; the source writes ``unsigned char``, ``signed char``,
+        ``int``, ``long long`` for those in _t. Raises :class:`KernelError` otherwise.
         """
         return CudaKernel(self.source, name, signature)
 
@@ -85,13 +79,11 @@ class CudaKernel:
     ) -> None:
         """Run the kernel on `ctx` for ``grid_dims`` blocks of ``block_dims`` threads.
 
-        `args` are dense MXNet arrays on `ctx` where the signature has `*`, and numbers
-        otherwise. As in CUDA, the kernel itself must stop threads beyond the data.
-        `shared_mem`, in bytes, is for GPUs.
-
-        Raises :class:`KernelError`, before anything runs, for arguments that do not fit
-        the signature, an array that is written and given twice, dims that are not three
-        numbers of at least 1, or a kernel that does not compile.
+        `args` are dense MXNet arrays on `ctx` for `*`, else numbers; `shared_mem`, in
+        bytes, is for GPUs. The kernel must stop threads beyond the data. Raises
+        :class:`KernelError`, before anything runs, for arguments that do not fit the
+        signature, a written array given twice, dims that are not three numbers >= 1,
+        and failed compilation.
         """
         args = _checked(self.name, self.parameters, args, ctx)
         for dims in (grid_dims, block_dims):
@@ -125,10 +117,9 @@ class CudaKernel:
 class ElementwiseKernel:
     """Compute every element by an operation, as PyCUDA's ``ElementwiseKernel``.
 
-    `arguments` are declared as in C, ``"float a, const float *x, float *y"``; in
-    `operation`, ``"y[i] = a * x[i]"``, `i` is the index and `n` the number of elements.
-    `source` is the generated CUDA C. Raises :class:`KernelError` for arguments that
-    cannot be declared so.
+    `arguments` are as in C, ``"float a, const float *x, float *y"``, or a
+    :class:`KernelError`; `operation`, ``"y[i] = a * x[i]"``, knows the index `i` and
+    the length `n`. `source` is the generated CUDA C.
     """
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
@@ -169,10 +160,8 @@ _SGD = {
 def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Update `params` as :func:`d2lpar.parallel.sgd`, in one pass over memory.
 
-    `params` are float32 or float64, each with its gradient. In float32 the result is
-    that of ``sgd``, to the bit. In float64 it is NumPy's; MXNet hands a number to its
-    operators as text, and ``sgd`` can differ in the last digit. Raises
-    :class:`KernelError` for any other dtype.
+    They have gradients, and are float32, equal to ``sgd`` to the bit, or float64, where
+    ``sgd`` can differ in the last digit. Raises :class:`KernelError` for other dtypes.
     """
     for p in params:
         # The kernel for float32 refuses any other dtype.

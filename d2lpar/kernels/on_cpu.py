@@ -1,8 +1,5 @@
-"""CUDA C kernels on CPU contexts: compiled once by a C++ compiler, run by the engine.
-
-A kernel becomes C++ that runs every thread of a grid one after the other, and a shared
-library in d2lpar's cache. A launch is an operation of MXNet's engine, as mx.rtc's is.
-"""
+"""CUDA C kernels on CPU contexts, by a C++ compiler and a shared library in d2lpar's
+cache: C++ that runs a grid's threads in turn, as an operation of MXNet's engine."""
 
 from __future__ import annotations
 
@@ -215,10 +212,8 @@ class CpuKernel(NamedTuple):
         block_dims: Sequence[int],
         shared_mem: int,
     ) -> None:
-        """Hand a launch to MXNet's engine. `args` are checked arrays, NumPy scalars.
-
-        Waits until the arrays are computed: only then is their address known.
-        """
+        """Hand a launch of checked arrays and NumPy scalars to MXNet's engine, once the
+        arrays are computed: only then are their addresses known."""
         cuda_threads = math.prod(map(int, grid_dims)) * math.prod(map(int, block_dims))
         threads = min(omp_threads() or 1, cuda_threads // MIN_CUDA_THREADS + 1)
         # The launch_record of the C++: the grid, and 8 bytes for each argument.

@@ -1,8 +1,5 @@
 """Data-parallel least squares: min ||A x - b|| over x, A's rows shared over devices.
-
-The names in `__init__.pyi` are loaded, and MXNet with them, when they are first used,
-so that :mod:`d2lpar.least_squares.figure` draws without MXNet.
-"""
+Names load when used: :mod:`d2lpar.least_squares.figure` draws without MXNet."""
 
 import lazy_loader
 

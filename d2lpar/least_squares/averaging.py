@@ -95,12 +95,8 @@ def _products(samples: list[Block], vectors, residual: bool = False) -> list:
 
 
 class _Descent:
-    """Many steps of gradient descent at once, by Lanczos' method.
-
-    T steps move x by q(G) r, where G = A^T A, r = A^T (b - A x) at the first x, and
-    q(t) = (1 - (1 - 2 lr t)^T) / t. In an orthonormal basis of r, G r, G^2 r, ... G is
-    tridiagonal, and some 10 products find q(G) r to rounding.
-    """
+    """T steps of gradient descent as q(G) r, where G = A^T A, r = A^T (b - A x) and
+    q(t) = (1 - (1 - 2 lr t)^T) / t: Lanczos' method needs some 10 products."""
 
     def __init__(self, r: numpy.ndarray, lr: float, steps: int) -> None:
         self.lr, self.steps, self.length = lr, steps, numpy.linalg.norm(r)

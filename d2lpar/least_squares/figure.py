@@ -23,11 +23,9 @@ METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw runs of several methods and device counts, on the most devices of each.
-
-    ``devices``, the seconds on each number of devices; ``distance`` to the optimum, if
-    it is known; ``error`` if a method averages (the figure of the least-squares notes).
-    """
+    """Draw ``devices`` (seconds on each number), ``distance`` to the optimum if it is
+    known, and ``error`` if a method averages (the figure of the least-squares
+    notes)."""
     for run in runs:
         if not run.lines_of(PointRecord):
             raise RecordError(f"{labels.where(run)}: holds no points of a solver")

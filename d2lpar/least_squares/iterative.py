@@ -1,7 +1,5 @@
-"""Gradient descent and conjugate gradients, which all-reduce one vector per step.
-
-r is b - A x, and the gradient A^T r, the direction of descent.
-"""
+"""Gradient descent and conjugate gradients, which all-reduce one vector per step. r is
+b - A x, and the gradient A^T r, the direction of descent."""
 
 from __future__ import annotations
 
@@ -71,8 +69,7 @@ def cgls(
 ) -> Iterator[Answer]:
     """Solve by conjugate gradients: one all-reduce of n + 1 numbers per iteration.
 
-    Starts and stops as :func:`gradient` does, but not while its steps lower ||r||: a
-    gradient may be small because a singular value is. `max_iterations` is 20 n by
+    As :func:`gradient`, but goes on while its steps lower ||r||, for 20 n iterations by
     default. From x0 = None, x is the minimum-norm solution if A is rank-deficient.
     """
     if max_iterations is None:
@@ -105,10 +102,7 @@ def cgls(
 
 
 def _conjugate_steps(search: _Search) -> Iterator[tuple[numpy.ndarray, float, float]]:
-    """Yield the x of each step of CGLS from the best x, ||A^T r||, and ||r||^2's fall.
-
-    Both are updated, not computed, and no transpose is ever formed.
-    """
+    """Yield each CGLS step's x, and updates of ||A^T r|| and of the fall of ||r||^2."""
     x, descent = search.best.x, search.best.gradient
     p, gamma = descent, descent @ descent
     while True:

@@ -67,10 +67,7 @@ def knows_optimum(runs: Sequence[Run]) -> bool:
 
 
 def comparable(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return each method's runs on all device counts, ascending.
-
-    On more devices averaging takes more steps: it is left out where others are.
-    """
+    """Return each method's runs by device count; averaging only if it is alone."""
     shared = [run for run in runs if run.header.variant not in AVERAGING] or runs
     methods = group(shared, lambda run: run.header.variant).values()
     return [sorted(same, key=lambda run: run.header.num_devices) for same in methods]

@@ -1,8 +1,6 @@
-"""Data-parallel least squares on MXNet contexts: five methods behind one function.
-
-Sources: the least-squares notes for "averaging"; Paige and Saunders (1982) for CGLS;
-Demmel et al., "Communication-optimal parallel and sequential QR" (2012) for TSQR.
-"""
+"""Data-parallel least squares: five methods behind one function. Sources: the notes;
+Paige and Saunders (1982) for CGLS; Demmel et al., "Communication-optimal parallel and
+sequential QR" (2012) for TSQR."""
 
 from __future__ import annotations
 
@@ -86,17 +84,17 @@ def solve(
     """Return the x (n,) that minimises ||A x - b||, for A (m, n) and b (m,).
 
     A and b are arrays or paths of ``.npy`` files. Beyond `resident_bytes` A is read in
-    blocks of `block_bytes` per device (not by "averaging"). `dtype` is that of the
-    computation and of x, float64 or float32. The history holds the distance to a
-    `reference` (n,); without `residual` it is left out, and with it the last pass over
-    A. `options` are the method's.
+    blocks of `block_bytes` per device (not by "averaging"). `dtype`, of the computation
+    and of x, is float64 or float32. The history, with distances to a `reference` (n,),
+    and the last pass over A are left out without `residual`. `options` are the
+    method's.
 
-    Every x but that of "averaging" is examined: A^T (A x - b) must be zero up to
-    rounding and the method's `tol`. Otherwise "normal" and "tsqr" raise ValueError, and
-    "cgls" and "gradient" log a warning. Raises ValueError also for numbers that are not
-    finite, and for "normal" on an A that is rank-deficient or too ill-conditioned;
-    TypeError for masked, sparse and complex arrays; :class:`DivergedError` if
-    "averaging" diverges; and :class:`DeviceError` if the devices would deadlock.
+    Unless A^T (A x - b) is zero up to rounding and `tol`, "normal" and "tsqr" raise
+    ValueError, "cgls" and "gradient" log a warning; "averaging" is not examined. Raises
+    ValueError also for numbers that are not finite, and for "normal" on a
+    rank-deficient or too ill-conditioned A; TypeError for masked, sparse and complex
+    arrays; :class:`DivergedError` if "averaging" diverges; :class:`DeviceError` for a
+    deadlock.
     """
     devices = choose(devices, None)
     if method not in METHODS:
@@ -145,10 +143,8 @@ def _point(
 
 
 def _check_threads(devices: Sequence[mx.Context]) -> None:
-    """Raise DeviceError for several CPU contexts with several threads each.
-
-    OpenBLAS in MXNet's wheel spins for ever when two threads call it at the same time.
-    """
+    """Raise DeviceError for several CPU contexts with several threads each: when two
+    call OpenBLAS in MXNet's wheel at the same time, it spins for ever."""
     # Without OMP_NUM_THREADS, MXNet takes half the cores.
     threads = host.omp_threads() or max(1, host.usable_cores() // 2)
     if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
@@ -160,11 +156,8 @@ def _check_threads(devices: Sequence[mx.Context]) -> None:
 
 
 def _examine(shards: RowShards, method: str, answer: Answer) -> None:
-    """Refuse or warn of an x whose residual r is not orthogonal to A's columns a_j.
-
-    By rounding |a_j^T r| / |a_j| is at most about c eps (sum_k |a_k| |x_k| + |b|), c =
-    max(m, n) (Higham, Accuracy and Stability of Numerical Algorithms, theorem 20.3).
-    """
+    """Refuse or warn of an x whose residual is not orthogonal to A's columns, up to
+    rounding (Higham, Accuracy and Stability of Numerical Algorithms, theorem 20.3)."""
     if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
         raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
     at, lengths = answer.residual, answer.lengths
@@ -210,11 +203,10 @@ def measure(
 ) -> Iterator[PointRecord]:
     """Solve a problem `repeats` times, yielding a record per point of each history.
 
-    `data` defaults to the least-squares notes' problem, 10,000 x 1,000. `num_epochs`
-    are those of "averaging"; `options` are those of :func:`solve`. If A is in memory,
-    all iterative methods start at the x of the notes, so that their distances can be
-    compared. The last record of a repeat holds the first five elements of x, and for
-    "averaging" all of at most 1,000, as in the notes.
+    `data` defaults to the notes' problem, 10,000 x 1,000; `num_epochs` are of
+    "averaging"; `options` are those of :func:`solve`. If A is in memory, iterative
+    methods start at the notes' x. The last record of a repeat holds the first five
+    elements of x, and for "averaging" up to 1,000.
     """
     check_whole("repeats", repeats)
     data = data or datasets.uniform_problem(10_000, 1_000, seed)

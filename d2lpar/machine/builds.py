@@ -1,7 +1,5 @@
 """Which MXNet is installed, the CUDA libraries that it needs, and what a record says.
-
-MXNet is a wheel, or a library that ``MXNET_LIBRARY_PATH`` names. Nothing imports it.
-"""
+MXNet is a wheel or the library of ``MXNET_LIBRARY_PATH``; nothing imports it."""
 
 from __future__ import annotations
 
@@ -49,10 +47,7 @@ def own_library() -> str | None:
 
 
 def check_installed() -> str:
-    """Return the name of the MXNet build that Python will import.
-
-    Raises :class:`MXNetMissingError` for none, two, and a library it would not load.
-    """
+    """Return the MXNet build that Python will import, or raise MXNetMissingError."""
     library = own_library()
     if library:
         # MXNet itself takes a wheel's library instead of one that it does not find.
@@ -90,10 +85,8 @@ def _python_files() -> Path:
 
 
 def installed_builds() -> dict[str, str]:
-    """Return the versions of the installed MXNets, as {"mxnet": "1.9.1"}.
-
-    With MXNET_LIBRARY_PATH, {"built from source": "1.9.1"}; wheels do not count.
-    """
+    """Return the versions of installed MXNets: {"mxnet": "1.9.1"}, or only {"built from
+    source": "1.9.1"} with MXNET_LIBRARY_PATH."""
     if own_library():
         libinfo = (_python_files() / "libinfo.py").read_text("utf-8")
         return {FROM_SOURCE: re.findall('^__version__ = "(.+)"', libinfo, re.M)[0]}
@@ -113,10 +106,7 @@ def mxnet_version() -> str:
 
 
 def missing_libraries(build: str) -> dict[str, str]:
-    """Load what a GPU wheel links, from NVIDIA's wheels or from the system.
-
-    Returns the libraries that cannot be loaded, each with its remedy.
-    """
+    """Load what a GPU wheel links; return what cannot be loaded, with remedies."""
     if build in ("mxnet", FROM_SOURCE):
         return {}
     nvidia = importlib.util.find_spec("nvidia")
@@ -161,10 +151,7 @@ def wheel_for(capability: tuple[int, int]) -> str | None:
 
 
 def gpu_build(numbers: Sequence[int], library: ctypes.CDLL) -> dict:
-    """Return MXNet's build and settings on the GPUs of these numbers, for a record.
-
-    MXNet's `library` is asked for the cuDNN that it links; None is unknown.
-    """
+    """Return MXNet's build and settings on these GPUs; `library` is asked for cuDNN."""
     ((name, version),) = installed_builds().items()
     allowed = os.environ.get("MXNET_ENABLE_GPU_P2P", "1") != "0"
     return {

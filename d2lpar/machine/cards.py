@@ -25,10 +25,8 @@ CORES_PER_MULTIPROCESSOR = {
 
 @dataclass(frozen=True)
 class GpuCard:
-    """Describe a GPU, ``mx.gpu(number)``; None is what NVML does not know.
-
-    Memory is in bytes; `cuda` is the newest CUDA that the driver supports.
-    """
+    """A GPU, ``mx.gpu(number)``: memory in bytes, the newest CUDA of its driver; None
+    is what NVML does not know."""
 
     number: int
     name: str
@@ -49,10 +47,8 @@ class GpuCard:
 
 @dataclass(frozen=True)
 class CpuCard:
-    """Describe the host that all CPU contexts share. Memory is in bytes.
-
-    `usable_cores` are those within affinity and container limits.
-    """
+    """The host of all CPU contexts: memory in bytes, cores within affinity and
+    limits."""
 
     model: str
     physical_cores: int | None

@@ -1,7 +1,5 @@
-"""The NVIDIA GPUs here, as CUDA's driver and NVML see them; allocates nothing on one.
-
-The driver library has the order of ``mx.gpu(i)``; NVML has another, and knows more.
-"""
+"""The NVIDIA GPUs here, as CUDA's driver, which has the order of ``mx.gpu(i)``, and
+NVML, which knows more, see them; allocates nothing on one."""
 
 from __future__ import annotations
 

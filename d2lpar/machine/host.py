@@ -1,7 +1,5 @@
-"""What this process may use of its host: processor, cores, threads, memory, variables.
-
-MXNet crashes or hangs, without a message, on odd values of some environment variables.
-"""
+"""What this process may use of its host: processor, cores, threads, memory, variables,
+on odd values of which MXNet crashes or hangs without a message."""
 
 from __future__ import annotations
 
@@ -123,10 +121,7 @@ def host_memory() -> HostMemory:
 def container_memory(
     group: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
 ) -> list[tuple[int, int]]:
-    """Return limits and bytes in use of this process's control groups (version 2).
-
-    Files that the kernel has cached give way, so they do not count as in use.
-    """
+    """Return limits and bytes in use, without cached files, by control groups (v2)."""
     limits = []
     with contextlib.suppress(OSError):
         inside = Path(root, Path(group).read_text().rpartition("::/")[2].strip())
@@ -140,10 +135,7 @@ def container_memory(
 
 
 def process_status(name: str) -> int:
-    """Return the bytes in a line of /proc/self/status: VmRSS, VmHWM, VmData, VmSize.
-
-    Where there is no such file, as on macOS, it is what is nearest.
-    """
+    """Return the bytes of VmRSS, VmHWM, VmData or VmSize; not on Linux, the nearest."""
     try:
         with open("/proc/self/status", encoding="ascii") as f:
             line = next(line for line in f if line.startswith(f"{name}:"))

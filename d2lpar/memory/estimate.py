@@ -1,9 +1,6 @@
 """The memory a training of LeNet needs, estimated from shapes, and what is free for it.
-
-Every layer's output counts, as if all stayed until the backward pass. What GPUs need
-beside the arrays was fitted to LeNet from scratch on one H200. The shapes of the
-network stand here as numbers, so that an estimate loads no MXNet.
-"""
+Every layer's output counts. What GPUs need beside was fitted on one H200. The shapes
+are numbers, so that no MXNet is loaded."""
 
 from __future__ import annotations
 
@@ -148,10 +145,7 @@ def largest_batch(
     free: Sequence[int],
     data: dict | None = None,
 ) -> int:
-    """Return the largest batch that fits, at most the data; 0: not even 1.
-
-    A fifth of the `free` bytes of each device is left as a margin.
-    """
+    """Return the largest batch, at most the data, for 4/5 of the `free` bytes; or 0."""
 
     def need(batch: int) -> Need:
         changed = {**settings, "global_batch_size": batch}
@@ -169,10 +163,8 @@ def largest_batch(
 
 
 def free_memory(devices: Sequence) -> list[int]:
-    """Return the bytes free on each context; CPU contexts share the host's.
-
-    Raises :class:`DeviceError` for a GPU whose free memory NVML does not know.
-    """
+    """Return the bytes free on each context; CPU contexts share the host's. Raises
+    :class:`DeviceError` for a GPU that NVML does not know."""
     if devices[0].device_type == "cpu":
         return [host.host_memory().free] * len(devices)
     known = {card.number: card.memory_free for card in gpu_cards()}

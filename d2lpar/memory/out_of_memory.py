@@ -1,8 +1,6 @@
-"""When memory runs out: one line that helps, and the memory back for the next run.
-
-A new process is safer than :func:`release`: MXNet may use an address that it has freed.
-Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
-"""
+"""When memory runs out: one line that helps, and the memory back for the next run,
+though a new process is safer: MXNet may use an address that it has freed. Sources: the
+GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``."""
 
 from __future__ import annotations
 
@@ -47,10 +45,7 @@ def advice(
     running: bool = False,
 ) -> str:
     """Return one line: the devices, what is needed, what is free, what would fit.
-
-    `said` is the line of the error. With `running` the next run is in this process,
-    which has its libraries already.
-    """
+    `said` is the error's line; with `running` the next run is in this process."""
     where = f"out of memory on {devices[0]}"
     if len(devices) > 1:
         where += f" to {devices[-1]}"
@@ -87,12 +82,8 @@ def advice(
 
 
 def release(devices: Sequence = (), error: BaseException | None = None) -> None:
-    """Give back what finished or failed work holds, so that the next run can have it.
-
-    Clears the frames of `error` and of its causes, and drops the errors of pending
-    work, which fails in turn; empties the pools of GPUs, and glibc's. CUDA's context
-    and the temporary buffers of CPU contexts stay until the process ends.
-    """
+    """Give back what finished or failed work holds: the frames of `error` and of its
+    causes, pending errors, and the pools of GPUs and of glibc."""
     _wait_for_all()  # first: an array is not freed while its failure is unreported
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -119,11 +110,8 @@ def _wait_for_all() -> None:
 
 @contextlib.contextmanager
 def limited(more: int) -> Iterator[None]:
-    """Let this process take only `more` bytes beyond what it has, within the block.
-
-    By ``RLIMIT_DATA``: all private writable memory, touched or not. Raises
-    :class:`SettingError` elsewhere than on Linux, where it limits nothing.
-    """
+    """Let this process take only `more` bytes of private writable memory within the
+    block, by ``RLIMIT_DATA``. Raises :class:`SettingError` unless on Linux."""
     if not sys.platform.startswith("linux"):
         raise SettingError(f"{sys.platform}: memory can be limited on Linux only")
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

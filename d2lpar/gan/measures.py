@@ -1,7 +1,8 @@
 """How good a set of faces is, by features of random convolutions, which see edges.
 
-Source: Heusel et al., "GANs Trained by a Two Time-Scale Update Rule" (2017); Naeem et
-al., "Reliable Fidelity and Diversity Metrics for Generative Models" (2020).
+Source: Heusel et al., "GANs Trained by a Two Time-Scale Update Rule Converge to a Local
+Nash Equilibrium" (2017), for the distance; Naeem et al., "Reliable Fidelity and
+Diversity Metrics for Generative Models" (2020), for density and coverage.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def references(
 ) -> dict[str, Quality]:
     """Return the quality, by name, of `others`, real uint8 (n, 3, 24, 24), and noise.
 
-    Noise has their mean and deviation by pixel; mean and black faces get noise of one shade.
+    Noise has their mean and deviation by pixel; mean and black faces get noise of one
+    shade.
     """
     mean = others.mean(axis=0).astype("float32")
     deviation = others.std(axis=0).astype("float32")

@@ -1,7 +1,7 @@
 """The networks of the GAN: the CryptoPunks notebook's, and a wider pair.
 
-Source: the notebook; Radford et al. (DCGAN, 2015); Miyato et al., "Spectral
-Normalization" (2018); Ioffe and Szegedy, "Batch Normalization" (2015).
+Source: the notebook (PyTorch); Radford et al. (DCGAN, 2015); Miyato et al. (spectral
+normalization, 2018); Ioffe and Szegedy (batch normalization, 2015).
 """
 
 from __future__ import annotations

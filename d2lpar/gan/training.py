@@ -50,9 +50,9 @@ def train(
 ) -> Iterator[GanEpochRecord | FrameRecord]:
     """Train both networks, yielding a record per epoch, and frames.
 
-    Arguments and errors: :func:`d2lpar.lenet.train`, :func:`step`, :func:`start`.
-    Frames come before the first epoch, after 1, 2, 4, ..., every `frames_every`, and
-    the last.
+    Arguments and errors are those of :func:`d2lpar.lenet.train`, :func:`step` and
+    :func:`start`; `beta1` is Adam's. Frames are drawn before the first epoch, after 1,
+    2, 4, ..., after every `frames_every`, and after the last.
     """
     check_settings(global_batch_size, lr, num_epochs)
     if not (isinstance(beta1, numbers.Real) and 0 <= beta1 < 1):

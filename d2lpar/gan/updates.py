@@ -1,6 +1,6 @@
 """What a training carries, Adam, and one step: discriminator first, then generator.
 
-Source: the notebook; Goodfellow et al., "GANs" (2014); Kingma and Ba, "Adam" (2015).
+Source: the notebook; Goodfellow et al. (GANs, 2014); Kingma and Ba (Adam, 2015).
 """
 
 from __future__ import annotations
@@ -310,8 +310,9 @@ def update_D(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Take an Adam step of the discriminator: real faces towards 1, fakes towards 0.
 
-    `rounds` are micro-batches (X_shards, fakes) with arrays (n_k, 3, 24, 24) per
-    device. Returns `d_losses` and `opinions` of :class:`StepSums`, not waited for.
+    `rounds` are micro-batches, whose gradients add up, of (X_shards, fakes): one array
+    (n_k, 3, 24, 24) per device in each. No gradient reaches the generator. Returns
+    `d_losses` and `opinions` of :class:`StepSums`, not waited for.
     """
     adam.zero_grad()
     loss_sums: list[np.ndarray] = []
@@ -340,8 +341,8 @@ def update_G(
 ) -> list[np.ndarray]:
     """Take an Adam step of the generator, so that its fakes are taken for real.
 
-    `rounds` are recorded micro-batches of fakes (n_k, 3, 24, 24) per device. Returns
-    the `g_losses` of :class:`StepSums`, not waited for.
+    `rounds` are micro-batches of fakes, (n_k, 3, 24, 24) per device, made within
+    ``autograd.record()``. Returns `g_losses` of :class:`StepSums`, not waited for.
     """
     adam.zero_grad()
     loss_sums, n = [], 0

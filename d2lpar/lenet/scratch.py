@@ -37,7 +37,7 @@ def train(
     (None: all). `data` defaults to the real Fashion-MNIST. `state` is updated after
     every epoch; None starts from `seed`. Raises :class:`SettingError`,
     :class:`DeviceError`, and :class:`DivergedError` after an epoch whose loss or
-    parameters are not finite.
+    parameters are not finite; the `state` stays as before it.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
@@ -71,9 +71,10 @@ def evaluate_accuracy(
 ) -> float:
     """Return the share of the images X that `net` assigns to their class y (n,).
 
-    X is (n, 28, 28): integers in 0..255 or floats; every device evaluates its shard of
-    each batch. Raises ValueError for other shapes, no images, or a missing replica, and
-    :class:`DivergedError` for parameters that are not finite, which a relu may hide.
+    X is (n, 28, 28): integers in 0..255, which are divided by 255, or floats. Every
+    device evaluates its shard of each batch with its own replica. Raises ValueError for
+    other shapes, no images or a missing replica, and :class:`DivergedError` for
+    parameters that are not finite, which a CPU's relu hides.
     """
     check_contexts(devices)
     if len(device_params) != len(devices):

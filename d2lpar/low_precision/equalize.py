@@ -1,6 +1,7 @@
 """What an outlier costs INT8, and the remedy: scaling LeNet's channels.
 
-Source: Nagel et al., "Data-Free Quantization Through Weight Equalization" (2019).
+Source: Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias
+Correction" (2019).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _send_all(items: Callable[[], Iterator], sender: Connection) -> None:
 
 
 def apart(scenario: Callable, *functions: Callable) -> Any:
-    """Return ``scenario(*functions)`` of a fork; most errors become AssertionErrors."""
+    """Return ``scenario(*functions)`` of a fork; its errors become AssertionErrors."""
 
     def outcome() -> Iterator[tuple]:
         try:

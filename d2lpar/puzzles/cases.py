@@ -14,8 +14,9 @@ from d2lpar.puzzles.schedules import Overlap, Pipeline
 class Case(NamedTuple):
     """Arguments, and the function `wanted` of `results`, or of the solution's answer.
 
-    `says` describes the arguments. `machine` counts the scores for `target`. `numbers`
-    are sent `times` times; None: as many as an array has.
+    The solution's process does not call `wanted`. `says` describes the arguments.
+    `machine` counts the scores for `target`, if the network of devices does not.
+    `numbers` are sent `times` times; None: as many as an array has.
     """
 
     args: Sequence

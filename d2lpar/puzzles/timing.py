@@ -21,9 +21,9 @@ def run(
 ) -> bool:
     """Time a solution on MXNet contexts: medians, quartiles and n, in milliseconds.
 
-    `devices` is a device string; each device gets float32 arrays of the `sizes`. Turns
-    with ``d2lpar.allreduce``. What `check` finds wrong is not run. Returns whether all
-    went well.
+    `devices` is a device string; each device gets float32 arrays of the `sizes`, in
+    turns with ``d2lpar.allreduce``. What `check` finds wrong is not run. Results are
+    checked. Returns whether all went well.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in TIMED:

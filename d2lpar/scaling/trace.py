@@ -1,4 +1,4 @@
-"""Steps operator by operator. MXNet's profiler writes once per process: one call."""
+"""Steps, operator by operator. MXNet's profiler writes once a process: call one once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The house style of all pictures: titles, colours, rows of samples, and their files.
-
-One thing has one colour in all pictures, and nothing is told by colour alone.
-"""
+"""The house style of all pictures; nothing is told by colour alone."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ def new(
     columns: int = 1,
     **subplots,
 ) -> Picture:
-    """Return a picture of `size` inches with its empty axes, row by row.
-
-    `note` is the line below; the rest goes to Matplotlib's `Figure.subplots`.
-    """
+    """Return a picture of `size` inches with its empty axes, a `note` below."""
     picture = Picture(figsize=size)
     stamp = labels.stamp([run.header for run in runs]) if runs else ""
     picture.metadata = {"Title": title, "Description": stamp}
@@ -111,10 +105,7 @@ def answer(answers: Answers, name: str, otherwise: str, inches: float = 7.6) -> 
 
 
 class Row(NamedTuple):
-    """A row of :func:`dots`: its name, all samples, and a word after their median.
-
-    `values` may be a summary; without values `note` may say why. `mark` is a tick.
-    """
+    """A row of :func:`dots`: its name, samples or a summary, a note, and a tick."""
 
     name: str
     values: Sequence[float] | Summary
@@ -126,8 +117,7 @@ class Row(NamedTuple):
 def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) -> None:
     """Draw a row of samples each, downwards: the median, the quartiles, all as dots.
 
-    Seconds (unit "s") are in ms where all quartiles are below one. The axis begins at
-    0, or is logarithmic if the medians differ more than tenfold (unless `log` says).
+    Axes begin at 0, or are logarithmic if medians differ tenfold (unless `log` says).
     """
     right = {"transform": axes.get_yaxis_transform(), "va": "center", "size": 9}
     found = {

@@ -1,8 +1,4 @@
-"""A GAN that draws faces of 24 x 24 pixels, trained data-parallel.
-
-Networks, losses and Adam are those of the CryptoPunks notebook. The names in
-`__init__.pyi` are loaded, and MXNet with them, when they are first used.
-"""
+"""A GAN that draws faces: networks, losses and Adam of the CryptoPunks notebook."""
 
 import lazy_loader
 

@@ -1,7 +1,4 @@
-"""A GAN's training: how good its faces are, the faces themselves, and an animation.
-
-Real faces are not shown: the CryptoPunks must not be redistributed.
-"""
+"""A GAN's quality and faces, but no real ones: they must not be redistributed."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ STEPS = (0, 100, 300, 1_000, 3_000, 10_000)  # about which faces are shown
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture | bytes]:
-    """Draw ``seconds`` and ``quality`` of runs that differ in their device count.
-
-    Of the one on the most devices also ``strip``, ``samples``, and "", an animation.
-    """
+    """Draw ``seconds``, ``quality``; of most devices ``strip``, ``samples``, a GIF."""
     runs = lenet_figure.by_device_count(runs)
     last, drawn = runs[-1], {}
     title = "Fréchet distance and coverage of generated faces"

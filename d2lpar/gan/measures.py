@@ -1,7 +1,4 @@
-"""How good generated faces are, as a set: measures that noise cannot beat.
-
-Every measure compares features of generated faces with those of as many real ones, by
-a small convolutional network with fixed random weights, which sees edges.
+"""How good a set of faces is, by features of random convolutions, which see edges.
 
 Source: Heusel et al., "GANs Trained by a Two Time-Scale Update Rule Converge to a Local
 Nash Equilibrium" (2017), for the distance; Naeem et al., "Reliable Fidelity and
@@ -30,10 +27,9 @@ class Quality:
     """The quality of a set of faces, compared with the same number of real ones.
 
     `frechet` is the squared Fréchet distance of the features: 0 is best. `coverage` is
-    the share of the real faces with a generated one among their nearest neighbours, and
-    `distinct` the share that are the nearest to a generated one: both fall when faces
-    are alike. `density`, near 1 for real faces, is how often a face lies among the
-    neighbours of a real one.
+    the share of real faces with a generated one among their neighbours, `distinct` that
+    of those nearest to one: both fall when faces are alike. `density`, near 1 for real
+    faces, is how often a face is among a real one's neighbours.
     """
 
     frechet: float
@@ -104,10 +100,10 @@ class RealFaces:
 def references(
     real: RealFaces, others: numpy.ndarray, device: mx.Context
 ) -> dict[str, Quality]:
-    """Return the quality of sets that everybody can judge, by name.
+    """Return the quality, by name, of `others`, real uint8 (n, 3, 24, 24), and noise.
 
-    `others` uint8 (n, 3, 24, 24) are real faces that are not among `real`. Noise has
-    their mean and deviation by pixel; mean and black faces get noise of one shade.
+    Noise has their mean and deviation by pixel; mean and black faces get noise of one
+    shade.
     """
     mean = others.mean(axis=0).astype("float32")
     deviation = others.std(axis=0).astype("float32")

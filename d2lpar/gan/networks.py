@@ -1,9 +1,7 @@
 """The networks of the GAN: the CryptoPunks notebook's, and a wider pair.
 
-Source: the CryptoPunks notebook (PyTorch); Radford, Metz, Chintala, "Unsupervised
-Representation Learning with Deep Convolutional GANs" (2015); Miyato et al., "Spectral
-Normalization for Generative Adversarial Networks" (2018); Ioffe and Szegedy, "Batch
-Normalization" (2015).
+Source: the notebook (PyTorch); Radford et al. (DCGAN, 2015); Miyato et al. (spectral
+normalization, 2018); Ioffe and Szegedy (batch normalization, 2015).
 """
 
 from __future__ import annotations
@@ -54,11 +52,7 @@ class Generator(gluon.nn.HybridSequential):
 
 
 class Discriminator(gluon.nn.HybridSequential):
-    """Faces (n, 3, 24, 24) to scores (n, 1), above 0 for faces it takes for real.
-
-    The notebook's sigmoid is part of the loss here, which stays finite. Its relu comes
-    after the pooling, on a quarter of the numbers, with the same bits.
-    """
+    """Faces (n, 3, 24, 24) to scores (n, 1), above 0 for faces it takes for real."""
 
     weight_scale = None
     apart = False
@@ -68,7 +62,7 @@ class Discriminator(gluon.nn.HybridSequential):
         c1, c2 = channels
         self.add(
             gluon.nn.Conv2D(c1, 5, in_channels=3),
-            gluon.nn.MaxPool2D(2, 2),
+            gluon.nn.MaxPool2D(2, 2),  # before the relu, with the same bits
             gluon.nn.Activation("relu"),
             gluon.nn.Conv2D(c2, 5, in_channels=c1),
             gluon.nn.MaxPool2D(2, 2),
@@ -122,10 +116,9 @@ class WideGenerator(gluon.nn.HybridSequential):
 class WideDiscriminator(gluon.nn.HybridSequential):
     """Faces (n, 3, 24, 24) in [0, 1] to scores (n, 1), above 0 for real ones.
 
-    Convolutions to 12, 6 and 3 pixels with w, 2 w and 4 w channels, and one over what
-    is left; 660,000 parameters for a `width` w of 64. The `norm` "spectral" divides
-    weights by their largest singular value, "batch" puts BatchNorm between the layers,
-    and "batch-apart", too, but normalises real and generated faces separately.
+    Convolutions to 12, 6 and 3 pixels with w (the `width`), 2 w and 4 w channels. The
+    `norm` "spectral" divides weights by their largest singular value, "batch" is
+    BatchNorm, and "batch-apart" normalises real and generated faces separately.
     """
 
     weight_scale = 0.02
@@ -170,10 +163,7 @@ def new_networks(
 
 
 def init_params(net: gluon.Block, rng: numpy.random.Generator) -> list[numpy.ndarray]:
-    """Draw host parameters float32, from the distributions of the network's source.
-
-    Uniform within 1 / sqrt(fan-in), as in PyTorch, or normal with the `weight_scale`.
-    """
+    """Draw host parameters: normal with `weight_scale`, or uniform as in PyTorch."""
     set_shapes(net)
     values: list[numpy.ndarray] = []
     bound = 0.0

@@ -50,10 +50,9 @@ def train(
 ) -> Iterator[GanEpochRecord | FrameRecord]:
     """Train both networks, yielding a record per epoch, and frames.
 
-    The arguments are those of :func:`d2lpar.lenet.train`, :func:`step` and
-    :func:`start`, and Adam's `beta1`. A frame is drawn before the first epoch, after
-    1, 2, 4, ... and every `frames_every`, and after the last. Raises what these
-    functions do.
+    Arguments and errors are those of :func:`d2lpar.lenet.train`, :func:`step` and
+    :func:`start`; `beta1` is Adam's. Frames are drawn before the first epoch, after 1,
+    2, 4, ..., after every `frames_every`, and after the last.
     """
     check_settings(global_batch_size, lr, num_epochs)
     if not (isinstance(beta1, numbers.Real) and 0 <= beta1 < 1):
@@ -102,10 +101,7 @@ def train(
 def batches(
     faces: np.ndarray, batch_size: int, z_shape: tuple[int, ...], key: list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield an epoch of real faces float32 (n, 3, 24, 24) in [0, 1], with noise.
-
-    `faces` is uint8, on the device of the batches; `key` seeds their order and noise.
-    """
+    """Yield an epoch of faces float32 (n, 3, 24, 24) in [0, 1] and noise, by `key`."""
     n, device = len(faces), faces.ctx
     # Copied for the whole epoch: a copy from the host waits for all the work of cpu(0).
     order = shuffled(n, numpy.random.default_rng([*key, 1]), device)

@@ -1,8 +1,6 @@
 """What a training carries, Adam, and one step: discriminator first, then generator.
 
-Source: the CryptoPunks notebook (PyTorch); the names `update_D` and `update_G` are
-d2l's; Goodfellow et al., "Generative Adversarial Nets" (2014); Kingma and Ba, "Adam"
-(2015).
+Source: the notebook; Goodfellow et al. (GANs, 2014); Kingma and Ba (Adam, 2015).
 """
 
 from __future__ import annotations
@@ -144,10 +142,7 @@ def trained(net: gluon.Block) -> list[gluon.Parameter]:
 
 
 class Adam:
-    """Adam by PyTorch's rule, the same step on every replica.
-
-    MXNet's adds epsilon before correcting the bias, and PyTorch's, like this, after.
-    """
+    """Adam by PyTorch's rule, which adds epsilon after correcting the bias."""
 
     def __init__(self, net: gluon.Block, lr: float, beta1: float = 0.9) -> None:
         self.params = trained(net)
@@ -247,10 +242,7 @@ class Nets:
                 vector.copyto(target)
 
     def update(self, state: TrainingState) -> None:
-        """Copy the first device's parameters and moments into the state.
-
-        Raises :class:`DivergedError` unless they are finite; the state stays as it was.
-        """
+        """Copy the first device's values to the state; DivergedError unless finite."""
         params_D = host_params(self.D, like=state.params_D)
         params_G = host_params(self.G, like=state.params_G)
         check_params(state.epoch + 1, [*params_D, *params_G], self.adam_G.lr)
@@ -278,9 +270,8 @@ def step(
 ) -> StepSums:
     """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, ...).
 
-    The fakes serve both updates, as in the notebook. With a `micro_batch_size` (faces
-    per device and round) only one round's activations are in memory at a time, the
-    fakes are made again for the second update, and BatchNorm sees one round at a time.
+    With a `micro_batch_size` (faces per device and round) memory holds one round's
+    activations, the fakes are made twice, and BatchNorm sees one round at a time.
     """
     nets.iterate_spectral_vectors()
 
@@ -320,8 +311,8 @@ def update_D(
     """Take an Adam step of the discriminator: real faces towards 1, fakes towards 0.
 
     `rounds` are micro-batches, whose gradients add up, of (X_shards, fakes): one array
-    (n_k, 3, 24, 24) per device in each. No gradient reaches the generator. Returns the
-    `d_losses` and `opinions` of :class:`StepSums`, without waiting for them.
+    (n_k, 3, 24, 24) per device in each. No gradient reaches the generator. Returns
+    `d_losses` and `opinions` of :class:`StepSums`, not waited for.
     """
     adam.zero_grad()
     loss_sums: list[np.ndarray] = []
@@ -350,9 +341,8 @@ def update_G(
 ) -> list[np.ndarray]:
     """Take an Adam step of the generator, so that its fakes are taken for real.
 
-    `rounds` are micro-batches of fakes, one array (n_k, 3, 24, 24) per device, made
-    within ``autograd.record()``. Returns the `g_losses` of :class:`StepSums`, without
-    waiting for them.
+    `rounds` are micro-batches of fakes, (n_k, 3, 24, 24) per device, made within
+    ``autograd.record()``. Returns `g_losses` of :class:`StepSums`, not waited for.
     """
     adam.zero_grad()
     loss_sums, n = [], 0

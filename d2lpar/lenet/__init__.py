@@ -1,8 +1,4 @@
-"""LeNet on Fashion-MNIST, trained in four ways, in files that are to be compared.
-
-From scratch, in Gluon, on several workers, and by local SGD. MXNet is loaded when one
-of the names in `__init__.pyi` is first used.
-"""
+"""LeNet on Fashion-MNIST: from scratch, in Gluon, on several workers, by local SGD."""
 
 import lazy_loader
 

@@ -1,6 +1,4 @@
-"""The same LeNet in Gluon: HybridBlock, Trainer and kvstore do what we did by hand.
-
-Started from the same parameters, it reaches the losses of :mod:`d2lpar.lenet.scratch`.
+"""LeNet in Gluon; the losses are those of :mod:`d2lpar.lenet.scratch`.
 
 Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 """
@@ -31,10 +29,7 @@ def build(
     per_device_batch_size: int = 1,
     channels: tuple[int, int] = network.CHANNELS,
 ) -> tuple[network.LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
-    """Return the network with `params` on every device, its trainer and its loss.
-
-    Network and loss are compiled. `channels` are the network's on the devices.
-    """
+    """Return the compiled network, with `params` on every device, trainer and loss."""
     kind = devices[0].device_type
     many_images = kind == "gpu" and per_device_batch_size >= network.many()
     net = network.LeNet(many_images, channels)
@@ -66,9 +61,8 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train in Gluon, yielding one record per epoch; see :func:`d2lpar.lenet.train`.
 
-    Arguments, records, errors and `state` are the same as from scratch: either can
-    continue what the other began. Every device holds all images, and takes the rows of
-    its shard out of them, which saves time (:class:`ShardLosses`).
+    Arguments, records and errors are the same, and either continues the other's
+    `state`. Every device holds all images.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
@@ -108,9 +102,8 @@ def train_batch(
 ) -> list[np.ndarray]:
     """Take one step on the global batch (X, y): `trainer` all-reduces and updates.
 
-    `X` is float32 (n, 1, 28, 28) for LeNet, or what another `net` takes, and `y` (n,).
-    Returns the losses, (n_k,) per busy device, without waiting for them. Raises what
-    :func:`d2lpar.parallel.train_batch` does.
+    `X` is float32 (n, 1, 28, 28) or what `net` takes, `y` (n,). Returns the losses,
+    (n_k,) per busy device, not waited for. Errors: :func:`d2lpar.parallel.train_batch`.
     """
     X_shards, y_shards = split_batch(X, y, devices[: len(X) or 1])
     check_dtype(X_shards[0].dtype, trainer._params[0].dtype)
@@ -136,9 +129,8 @@ def train_shards(
 ) -> list[np.ndarray]:
     """Take one step on the shards of a batch, one shard per busy device.
 
-    ``losses_of(*shard)`` are the losses of a shard, (n_k,). Returns them without
-    waiting for them. The scaling study also times the step ended early: after the
-    "forward" pass, the "backward" pass or the "all-reduce".
+    Returns the losses ``losses_of(*shard)``, (n_k,) each, not waited for. A study ends
+    the step early: after the "forward" pass, the "backward" pass or the "all-reduce".
     """
     forget_gradients(trainer._params)
     with autograd.record():
@@ -157,10 +149,9 @@ def train_shards(
 
 @gluon_block
 class ShardLosses(gluon.HybridBlock):
-    """From X uint8 (n, 28, 28), y (n,) and rows int32 (k,) to the losses (k,).
+    """One graph from X uint8 (n, 28, 28), y (n,), rows int32 (k,) to losses (k,).
 
-    One graph per device: cutting batches on the first and sending shards to the others
-    costs a call of Python for every operation, half of an epoch's time on fast GPUs.
+    Batches cut on one device cost a call of Python per operation: half an epoch's time.
     """
 
     def __init__(self, net: network.LeNet, loss: gluon.loss.Loss) -> None:
@@ -199,10 +190,7 @@ def forget_gradients(parameters: Sequence[gluon.Parameter]) -> None:
 
 
 def clear_unused(parameters: Sequence[gluon.Parameter]) -> None:
-    """Set the gradients to zero that no backward pass has written in this step.
-
-    A device without a sample, and a parameter that is not used, would keep old ones.
-    """
+    """Set the gradients to zero that no backward pass has written in this step."""
     for p in parameters:
         if p.grad_req != "null":  # frozen, or a running average
             for data, grad in zip(p.list_data(), p.list_grad()):

@@ -1,9 +1,5 @@
 """Local SGD: devices that train alone and average their parameters now and then.
 
-Each device takes steps on its own shards, and after every `steps_between` of them all
-replicas are replaced by their mean. With one step between it is data parallelism, up to
-rounding; with an outer momentum, DiLoCo's outer loop around SGD.
-
 Sources: Stich, "Local SGD Converges Fast and Communicates Little" (2019); Douillard et
 al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
 """
@@ -39,11 +35,9 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train LeNet by local SGD, yielding one record per epoch.
 
-    The replicas are averaged after every `steps_between` steps, counted over all
-    epochs, and at the end of each. `outer` is the learning rate and the momentum of
-    DiLoCo's step along the averaged change; None takes the average. `wire_bytes` counts
-    what the devices send each other. `data` defaults to the sample of Fashion-MNIST.
-    Raises what :func:`d2lpar.lenet.train` does.
+    The replicas are averaged every `steps_between` steps and at an epoch's end. `outer`
+    is (learning rate, momentum) of DiLoCo's step along the averaged change; None takes
+    the average. `data` defaults to the sample. Errors: :func:`d2lpar.lenet.train`.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("steps-between", steps_between)

@@ -1,7 +1,4 @@
-"""LeNet in Gluon, and the forms of it that devices train fastest.
-
-The measurements behind the forms are in benchmarks/SPEED.md.
-"""
+"""LeNet in Gluon, in the forms that devices train fastest (benchmarks/SPEED.md)."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ CHANNELS, IN_BLOCKS = (20, 50), (24, 56)
 
 
 class LeNet(gluon.nn.HybridSequential):
-    """Images (n, 1, 28, 28) to scores (n, 10), as :func:`d2lpar.networks.lenet`.
-
-    With `many_images` its convolutions take their biases as weights.
-    """
+    """Images (n, 1, 28, 28) to scores (n, 10); `many_images`: biases as weights."""
 
     def __init__(
         self, many_images: bool = False, channels: tuple[int, int] = CHANNELS
@@ -55,10 +49,7 @@ def get_host_params(net: LeNet) -> list[numpy.ndarray]:
 
 
 def device_channels(device_type: str) -> tuple[int, int]:
-    """Return LeNet's channels in training on "cpu" or "gpu".
-
-    With AVX2 multiples of 8 take three quarters of the time; the added ones stay 0.
-    """
+    """Return LeNet's channels in training on "cpu" or "gpu"; the added ones stay 0."""
     in_blocks = device_type == "cpu" and host.onednn_has_avx2_only()
     return IN_BLOCKS if in_blocks else CHANNELS
 

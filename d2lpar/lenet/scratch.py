@@ -1,7 +1,4 @@
-"""LeNet from scratch on Fashion-MNIST, trained data-parallel.
-
-Source: the book (d2l), "Training on Multiple GPUs": network, SGD and loop over epochs.
-"""
+"""LeNet from scratch. Source: the book (d2l), "Training on Multiple GPUs"."""
 
 from __future__ import annotations
 
@@ -36,12 +33,11 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train from scratch, yielding one record per epoch.
 
-    `devices` is a device string or a list of contexts, of which the first `num_devices`
-    are used (None: all). `data` defaults to the real Fashion-MNIST. Training starts
-    from `state`, which is updated after every epoch; None starts from `seed`. Raises
-    :class:`SettingError` or :class:`DeviceError` for settings out of range, and
-    :class:`DivergedError` after an epoch whose loss or parameters are not finite; the
-    `state` stays as before it.
+    `devices` is a device string or contexts, of which the first `num_devices` are used
+    (None: all). `data` defaults to the real Fashion-MNIST. `state` is updated after
+    every epoch; None starts from `seed`. Raises :class:`SettingError`,
+    :class:`DeviceError`, and :class:`DivergedError` after an epoch whose loss or
+    parameters are not finite; the `state` stays as before it.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
@@ -75,11 +71,10 @@ def evaluate_accuracy(
 ) -> float:
     """Return the share of the images X that `net` assigns to their class y (n,).
 
-    X is (n, 28, 28): integers in 0..255, which are divided by 255, or floats; y is
-    (n,). Every device evaluates its shard of each batch with its own replica. Raises
-    ValueError for other shapes, for no images, and unless there is one replica per
-    device; :class:`DivergedError` for parameters that are not finite, which a CPU's
-    relu hides from scores and losses.
+    X is (n, 28, 28): integers in 0..255, which are divided by 255, or floats. Every
+    device evaluates its shard of each batch with its own replica. Raises ValueError for
+    other shapes, no images or a missing replica, and :class:`DivergedError` for
+    parameters that are not finite, which a CPU's relu hides.
     """
     check_contexts(devices)
     if len(device_params) != len(devices):

@@ -17,10 +17,9 @@ from d2lpar.training import check_params, check_pixels, choose
 
 @dataclass
 class TrainingState:
-    """All that a training carries from one epoch to the next; independent of devices.
+    """What a training carries: host arrays `params` and `epoch`, the finished epochs.
 
-    `params` are host arrays and `epoch` is the number of finished epochs. To continue,
-    pass it to :func:`d2lpar.lenet.train` again, with any number of devices.
+    :func:`d2lpar.lenet.train` continues from it, with any number of devices.
     """
 
     params: list[numpy.ndarray]

@@ -1,8 +1,4 @@
-"""The training of :mod:`d2lpar.lenet.concise` on several workers.
-
-Each takes the step on its part of every batch, and evaluates its part of the test set;
-the servers sum the gradients (:mod:`d2lpar.workers`).
-"""
+"""The training of :mod:`d2lpar.lenet.concise` on several workers."""
 
 from __future__ import annotations
 
@@ -32,8 +28,7 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train as one of `workers`, yielding one record per epoch.
 
-    The rest is the same as on one worker; all must be given the same data and state.
-    Loss and accuracy are those of all workers.
+    All must be given the same data and state. Loss and accuracy are those of all.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)

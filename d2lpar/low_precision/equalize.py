@@ -1,8 +1,7 @@
 """What an outlier costs INT8, and the remedy: scaling LeNet's channels.
 
-ReLU and average pooling let a positive factor through, so a channel can be scaled up
-in one layer and down in the next. Source: Nagel et al., "Data-Free Quantization
-Through Weight Equalization and Bias Correction" (2019).
+Source: Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias
+Correction" (2019).
 """
 
 from __future__ import annotations
@@ -16,12 +15,7 @@ from d2lpar.errors import SettingError
 
 
 def stretch(params: Sequence[numpy.ndarray], factor: float) -> list[numpy.ndarray]:
-    """Return a copy whose most important first-layer channel is scaled by `factor`.
-
-    `params` are :func:`d2lpar.networks.init_lenet`'s; the channel is the one with the
-    largest weight in the second convolution. Raises :class:`SettingError` unless
-    `factor` is a power of two, 1 or more, so that float32 scores keep their bits.
-    """
+    """Return a copy, its most important channel scaled by `factor`, a power of two."""
     if not (math.isfinite(factor) and factor >= 1 and math.frexp(factor)[0] == 0.5):
         raise SettingError(f"stretch {factor:g}: write a power of two, 1, 2, 4, ...")
     scale = numpy.ones(len(params[0]), numpy.float32)
@@ -30,11 +24,7 @@ def stretch(params: Sequence[numpy.ndarray], factor: float) -> list[numpy.ndarra
 
 
 def equalize(params: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
-    """Return a copy whose channels have equally large weights in both convolutions.
-
-    The largest weight that makes a channel and the largest that uses it both become
-    sqrt(made * used). A channel with only zero weights on either side stays as it is.
-    """
+    """Return a copy whose channels have equally large weights in both convolutions."""
     made = numpy.abs(params[0]).max(axis=(1, 2, 3))
     used = numpy.abs(params[2]).max(axis=(0, 2, 3))
     alive = (made > 0) & (used > 0)

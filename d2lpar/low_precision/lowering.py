@@ -1,8 +1,6 @@
 """A trained Gluon network lowered to bfloat16, float16 or INT8 for inference.
 
-bfloat16 and float16 are casts; INT8 needs the range of each tensor: "naive" and
-"entropy" learn it from training images, "none" measures it in every batch. MXNet 1
-lowers only ``mx.nd`` graphs, so a network's graph becomes a block of its own.
+For INT8 "naive" and "entropy" learn tensors' ranges, "none" measures every batch's.
 """
 
 from __future__ import annotations
@@ -36,11 +34,7 @@ def lower(
     device: mx.Context,
     batch_size: int,
 ) -> gluon.SymbolBlock:
-    """Compile `net` for inference in one of :data:`~d2lpar.records.kinds.PRECISIONS`.
-
-    `X_calibration` are inputs float32 (n, ...), n >= `batch_size`. Raises MXNetError,
-    sometimes only with the first batch, for what device or build does not support.
-    """
+    """Compile `net` for inference; MXNetError, maybe only in use, if unsupported."""
     block = to_symbol_block(net, X_calibration[:1], device)
     with lowering_semantics():
         if precision.startswith("int8"):
@@ -56,10 +50,7 @@ def lower(
 def to_symbol_block(
     net: gluon.HybridBlock, example: numpy.ndarray, device: mx.Context
 ) -> gluon.SymbolBlock:
-    """Return the graph of `net` as a block with the same bits, its parameters copied.
-
-    Call it within :func:`lowering_semantics`; `example` is one input, float32 (1, ...).
-    """
+    """Return the graph of `net` as a block with the same bits and copied parameters."""
     net.hybridize()
     values = {n: p.list_data()[0] for n, p in net.collect_params().items()}
     first = next(iter(values.values()))
@@ -114,10 +105,7 @@ def _move(block: gluon.Block, device: mx.Context) -> None:
 
 @contextmanager
 def _ranges_as_numbers() -> Iterator[None]:
-    """Give MXNet's C library the calibrated ranges as numbers within.
-
-    Calibration keeps arrays of one element, which NumPy 2.4 turns into no C float.
-    """
+    """Give MXNet the ranges as numbers: NumPy 2.4 turns no array into a C float."""
     quantization = mx.contrib.quantization
     c_array = quantization.c_array
 

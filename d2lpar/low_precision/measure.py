@@ -1,8 +1,4 @@
-"""LeNet's inference in float32, bfloat16, float16 and INT8: accuracy, speed, bytes.
-
-A precision may crash the process (MXNet 1.9.1: one scale per channel without
-calibration), so each is measured in a separate process. Source: the GPU wiki.
-"""
+"""LeNet's inference in each precision: accuracy, speed, bytes. Source: the GPU wiki."""
 
 from __future__ import annotations
 
@@ -49,13 +45,9 @@ def measure(
 ) -> Iterator[EpochRecord | PrecisionRecord]:
     """Train LeNet in float32, yielding its epochs; then a row for each precision.
 
-    `recipe` are :func:`d2lpar.lenet.concise.train`'s `global_batch_size`, `lr` and
-    `num_epochs`; with the `params` of a trained network nothing is trained. Inference
-    is data-parallel on the same devices, calibrated with the first `calibration_images`
-    training images. INT8 with one scale per tensor follows again with an outlier of
-    `stretch_factor` (none if 1), before and after equalising
-    (:mod:`d2lpar.low_precision.equalize`). Raises :class:`SettingError` for settings
-    out of range, before anything is trained.
+    `recipe` goes to :func:`d2lpar.lenet.concise.train`; with `params` nothing is
+    trained. INT8 with one scale per tensor follows again with an outlier of
+    `stretch_factor` (none if 1), before and after equalising.
     """
     data = datasets.fashion_mnist() if data is None else data
     state, devices = start(seed), choose(devices, num_devices)
@@ -117,11 +109,7 @@ def infer(
     batch_size: int,
     repeats: int,
 ) -> PrecisionRecord:
-    """Infer images uint8 (n, 28, 28) of classes `y` in one precision, in this process.
-
-    Each device takes every N-th batch; only full batches are timed. Raises MXNetError
-    for what the device or the build does not support.
-    """
+    """Infer images uint8 (n, 28, 28) of classes `y` in a precision, in this process."""
     X_calibration, images = datasets.to_float(X_calibration), datasets.to_float(X)
     nets, batches, images_per_sec = [], [], []
     for device in contexts(devices):

@@ -15,10 +15,7 @@ from d2lpar.puzzles.checking import check
 
 
 def main(words: list[str]) -> int:
-    """Print a line per puzzle; with a file, check its functions first.
-
-    Return 2 if the file cannot be read, else 0.
-    """
+    """Print a line per puzzle, after a file's check; return 2 if it is unreadable."""
     if len(words) > 1 or any(not Path(word).is_file() for word in words):
         print(f"{' '.join(words)}: no such file; python -m d2lpar.puzzles [FILE.py]")
         return 2

@@ -16,11 +16,7 @@ ENDED = "its process has ended"
 
 
 def stream(items: Callable[[], Iterator]) -> Generator[Any, None, None]:
-    """Yield the items of a generator, which runs in a fork of this process.
-
-    Raises EOFError if that process ends before its generator does. An item that cannot
-    be pickled ends it. Close this generator to end the process.
-    """
+    """Yield the items of a generator from a fork; EOFError if that ends too early."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     sys.stdout.flush()
     with warnings.catch_warnings():
@@ -50,10 +46,7 @@ def _send_all(items: Callable[[], Iterator], sender: Connection) -> None:
 
 
 def apart(scenario: Callable, *functions: Callable) -> Any:
-    """Return what ``scenario(*functions)`` returns, from a process of its own.
-
-    Raises NotImplementedError as it does, any other error as an AssertionError.
-    """
+    """Return ``scenario(*functions)`` of a fork; its errors become AssertionErrors."""
 
     def outcome() -> Iterator[tuple]:
         try:

@@ -12,11 +12,10 @@ from d2lpar.puzzles.schedules import Overlap, Pipeline
 
 
 class Case(NamedTuple):
-    """Arguments, and what is wanted of `results`, or of what the solution returns.
+    """Arguments, and the function `wanted` of `results`, or of the solution's answer.
 
-    `wanted` is a function, which the process of the solution does not call. `says`
-    describes the arguments, if the number of devices and numbers is not enough.
-    `machine` counts the scores for `target`, if that is not the network of devices.
+    The solution's process does not call `wanted`. `says` describes the arguments.
+    `machine` counts the scores for `target`, if the network of devices does not.
     `numbers` are sent `times` times; None: as many as an array has.
     """
 

@@ -1,7 +1,4 @@
-"""Check a solution: right or not, on which sizes, and its scores against the target.
-
-The solution runs in a process of its own, which does not compute what is wanted.
-"""
+"""Check a solution, in a process apart: right or not, and its scores' targets."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ from d2lpar.puzzles.network import Network, read
 def check(solution: Callable) -> bool:
     """Check a solution: a function named like its puzzle in `d2lpar.puzzles.tasks`.
 
-    Calls it with arguments of many sizes, the same every time, and prints one line.
-    Returns whether it is right and, where the puzzle has a target, within it.
+    Prints one line. Returns whether it is right on many sizes, and within the target.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in PUZZLES:
@@ -68,10 +64,7 @@ def _sizes() -> Iterator[tuple[int, int, numpy.random.Generator]]:
 
 
 def _attempts(solution: Callable, name: str) -> Iterator[tuple]:
-    """For each size what went wrong, the answer, the scores and the numbers sent.
-
-    What went wrong is one line, "", or None for an unsolved task.
-    """
+    """For each size what went wrong (None: unsolved), answer, scores, numbers sent."""
     puzzle = PUZZLES[name]
     for n, size, rng in _sizes():
         network = Network(n, puzzle.route)
@@ -113,10 +106,7 @@ def _plain(value):
 def _too_little(
     name: str, n: int, case: Case, scores: tuple, sent: int, least: int
 ) -> str:
-    """Why the answer cannot have come as the puzzle asks, or "".
-
-    What each device knows at most doubles in a round; no machine beats its target.
-    """
+    """Why the answer cannot have come as the puzzle asks, or ""."""
     if case.machine and scores[0] < case.target[0]:
         what = case.machine.SCORES[0]
         return f"{scores[0]} {what}, at least {case.target[0]} are needed"

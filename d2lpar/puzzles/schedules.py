@@ -69,10 +69,7 @@ class Pipeline:
 
 
 class Overlap:
-    """A device that computes layers backward, and a link that sums one layer at a time.
-
-    Layer l needs ``compute[l]`` seconds there and ``seconds[l]`` on the link.
-    """
+    """A device that computes layers backward, and a link that sums one at a time."""
 
     SCORES = ("seconds",)
 
@@ -115,10 +112,7 @@ class Overlap:
         return (self.now,)
 
     def least(self) -> int:
-        """Seconds if each layer is sent as soon as its gradient is there.
-
-        No order is faster: the link idles only while it has nothing to send.
-        """
+        """Seconds if each layer is sent as soon as its gradient is there: the least."""
         now = free = 0
         for compute, send in zip(reversed(self.compute), reversed(self.seconds)):
             now += compute

@@ -21,10 +21,9 @@ def run(
 ) -> bool:
     """Time a solution on MXNet contexts: medians, quartiles and n, in milliseconds.
 
-    `devices` is a device string as in ``d2lpar.devices``; every device gets an array of
-    each of the `sizes`, in float32. The solution and ``d2lpar.allreduce`` take turns
-    after a warm-up. Results are checked; a solution that `check` finds wrong, or over
-    its target, is not run. Returns whether all went well.
+    `devices` is a device string; each device gets float32 arrays of the `sizes`, in
+    turns with ``d2lpar.allreduce``. What `check` finds wrong is not run. Results are
+    checked. Returns whether all went well.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in TIMED:

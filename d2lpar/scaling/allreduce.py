@@ -1,7 +1,4 @@
-"""The same all-reduce in several ways: the book's, tree, ring, MXNet's kvstores.
-
-A variant leaves the sum over the devices in the arrays ``data[k]`` of every device k.
-"""
+"""The same all-reduce in several ways; each leaves the sum in all ``data[k]``."""
 
 from __future__ import annotations
 
@@ -46,9 +43,8 @@ def tree(data: DeviceArrays) -> None:
 def ring(data: DeviceArrays) -> None:
     """Sum the k-th of N parts of each array around a ring that ends on device k.
 
-    A device sends and receives 2 (N - 1) / N of the bytes: the least possible
-    (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). The parts,
-    along the first axis, are copies: in MXNet views of one array wait for each other.
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009). The parts are
+    copies: in MXNet views of one array wait for each other.
     """
     n = len(data)
     for arrays in zip(*data):
@@ -101,9 +97,7 @@ def measure(
 ) -> Iterator[AllReduceRecord]:
     """Time every variant on one array of `sizes` bytes and on LeNet's gradients.
 
-    The gradients are one flat array, and the 8 arrays that they are. Every result is
-    compared with NumPy's sum. `in_steps` names the variant and the number of arrays of
-    the gradients that a training sums in its steps.
+    `in_steps` is the variant and number of arrays with which a training sums them.
     """
     flat = [(sum(int(numpy.prod(shape)) for shape in SHAPES),)]
     for shapes in (*([(size // 4,)] for size in sizes), flat, SHAPES):

@@ -28,10 +28,7 @@ PARTS = {  # of a step; an update and its all-reduce are measured as one differe
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw what the runs hold: ``speedup``, ``steps``, ``parts``, ``all-reduce``.
-
-    ``speedup`` needs 3 samples on one device and on more; `answers` title it.
-    """
+    """Draw what the runs hold: ``speedup``, ``steps``, ``parts``, ``all-reduce``."""
 
     def new(title: str, words: str, columns: int = 1) -> page.Picture:
         size = (max(7.6, 4.6 * columns), 4.2)
@@ -139,10 +136,7 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
 
 
 def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None:
-    """Draw GB/s of the bus by bytes and variant (of `ways`), on the most devices.
-
-    As NCCL counts: B bytes over n devices move 2 (n - 1) / n B through each.
-    """
+    """Draw GB/s by bytes and variant, as NCCL counts: 2 (n - 1) / n B per device."""
     seconds = all_reduces(runs)
     count = max(n for n, _, _ in seconds)
     rows = {key[1:]: row for key, row in seconds.items() if key[0] == count}

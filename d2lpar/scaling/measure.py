@@ -1,8 +1,4 @@
-"""When does a second device pay? Steps and all-reduces, measured.
-
-Every device count takes the same steps at every global batch (strong scaling). The
-counts take turns, in one process: drift would pass for a speedup.
-"""
+"""Steps and all-reduces, measured: device counts take turns, since speeds drift."""
 
 from __future__ import annotations
 
@@ -36,15 +32,10 @@ def measure(
 ) -> Iterator[StepRecord | AllReduceRecord]:
     """Measure "concise" or "from scratch" on some devices, yielding a record's lines.
 
-    All is measured on the first `device_counts` devices, in turn; by default on all of
-    them only. Steps: at each global batch of `batch_sizes`, `samples` means of steps
-    that take `seconds` together; for a batch in `parts_at` also the parts of a step,
-    from `turns` turns. All-reduces: of arrays of `all_reduce_sizes` bytes and of
-    LeNet's gradients, or without sizes none. The other arguments are those of
+    Of the first `device_counts` devices, in turn: at each of `batch_sizes` `samples`
+    means of steps that take `seconds` together, at `parts_at` parts of a step from
+    `turns` turns, and all-reduces of `all_reduce_sizes` bytes. Others:
     :func:`d2lpar.lenet.train`.
-
-    Raises :class:`SettingError` for an unknown implementation, for a batch that is
-    larger than the training set, and for more devices than there are.
     """
     chosen = training.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data

@@ -1,9 +1,6 @@
 """When does a second device pay: a study's records, its break-even and its bracket.
 
-In a step of N devices on a global batch of B samples Python issues the work of one
-device after the other and runs ahead, while the devices compute their shards side by
-side and sum their gradients. Chapter 6 derives the *bracket*, which needs steps on one
-device and the all-reduce::
+With B samples on N devices, for which Python issues work in turn (chapter 6)::
 
     max(N * issue, one(B / N)) <= step <= N * issue + one(B / N) + (N - 1) * exchange
 """
@@ -30,9 +27,8 @@ from d2lpar.records.kinds import (
 def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
     """Return the batch size above which more devices are faster than one.
 
-    Interpolated between two measured batches on a logarithmic scale. The smallest
-    batch if all batches are faster (the break-even is there or below); None if the
-    largest batch is slower.
+    Interpolated on a logarithmic scale. The smallest batch if all are faster; None if
+    the largest is slower.
 
     >>> break_even({1: 0.5, 4: 1.5, 16: 1.9})
     2.0
@@ -96,10 +92,7 @@ class Study:
         return median(seconds) / (fewest - 1) if seconds else None
 
     def bracket(self, num_devices: int) -> dict[int, tuple[float, float]]:
-        """Return the bounds in seconds of a step on `num_devices`, by global batch.
-
-        Only steps on one device and the all-reduce are used; {} where not measured.
-        """
+        """Return bounds in seconds of a step by global batch; {} where not measured."""
         bounds = {}
         for (n, batch), device in self.steps.items():
             issue = [s for r in self.records[n, batch] for s in r.issue_seconds]

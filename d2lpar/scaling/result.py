@@ -56,10 +56,7 @@ def result(runs: Sequence[Run]) -> Result:
 
 
 def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
-    """Return speedups of n devices over one by global batch, one per pair of samples.
-
-    Only batches with enough pairs to compare.
-    """
+    """Return speedups by global batch, one per pair of samples, where these suffice."""
     found = {}
     for batch in study.batches:
         one, many = (study.records.get((count, batch), ()) for count in (1, n))
@@ -70,10 +67,7 @@ def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
 
 
 def speedups(study: Study, n: int) -> dict[int, float | None]:
-    """Return speedups of n devices over one by global batch; None: may be 1.
-
-    Of samples taken in turn, the median of pairs, which has no drift; else of medians.
-    """
+    """Return speedups by global batch, medians of pairs if in turn; None: may be 1."""
     found = {}
     for batch, pairs in pairs_of(study, n).items():
         in_turn = all(record.num_devices for record in study.records[n, batch])

@@ -1,12 +1,7 @@
-"""Where a step's time goes, by omission: split, forward, backward, all-reduce, update.
+"""Where a step's time goes: shortened steps, timed in turns, are subtracted.
 
-A step that ends after the forward pass, minus one that ends after the split, is the
-forward pass. Shortened steps are timed as training runs them, many in a row; they take
-turns, and only those of one turn are subtracted: a machine's speed drifts.
-
-The whole step is the one that the trainings take, by the same functions. From scratch
-making the batch belongs to the split, and checking the arguments to the backward pass.
-In Gluon the split cuts row numbers, and taking the rows is part of the forward pass.
+From scratch making the batch belongs to the split, and checking to the backward pass.
+In Gluon the split cuts row numbers; the forward pass takes the rows.
 """
 
 from __future__ import annotations
@@ -38,11 +33,7 @@ def nothing(*_) -> None:
 
 
 class FromScratch:
-    """LeNet of :mod:`d2lpar.lenet` on several devices, trained step by step.
-
-    ``copies[k]`` are the images, uint8 (n, 28, 28), and classes (n,) on device k;
-    `all_reduce` is the variant that sums the gradients, and in how many arrays.
-    """
+    """LeNet on several devices, step by step; ``copies[k]`` are device k's data."""
 
     all_reduce = "book", 1
 
@@ -155,11 +146,7 @@ def endless_batches(
 def sample(
     training: Training, batches: Iterator, steps: int, upto: str = UPDATE
 ) -> tuple[float, float]:
-    """Return mean seconds of `steps` steps in a row, and of Python to issue one.
-
-    As in training, Python waits once BATCHES_IN_FLIGHT steps are queued; only the steps
-    before that count as issued.
-    """
+    """Return mean seconds of `steps` steps in a row, and of Python to issue one."""
     training.set_learning_rate(LR)
     epoch = Epoch()  # waits for the devices
     begin = issued = time.perf_counter()

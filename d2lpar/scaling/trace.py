@@ -1,7 +1,4 @@
-"""Steps of training, operator by operator, for chapters 6 and 7.
-
-MXNet's profiler writes once per process, so call one of the two functions, once.
-"""
+"""Steps, operator by operator. MXNet's profiler writes once a process: call one once."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ SUMS = ("CopyCPU2CPU", "_npi_add")  # what an all-reduce does
 
 
 def profile(steps: Sequence[Callable[[], object]]) -> list[tuple[float, float, list]]:
-    """Return (done, issued, spans) in ms of the fastest of 8 tries of each step.
-
-    Spans are (operator, place such as "cpu/0", begin, end), in ms since the begin.
-    """
+    """Return (done, issued, spans) in ms of the fastest of 8 tries of each step."""
     fastest = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "profile.json")
@@ -60,11 +54,10 @@ def profile(steps: Sequence[Callable[[], object]]) -> list[tuple[float, float, l
 
 
 class TracedStep(NamedTuple):
-    """A step on several devices, in milliseconds since Python began to issue it.
+    """A step on several devices, in ms: `spans` are (name, lane, begin, end).
 
-    `spans` are (name, lane, begin, end) of operators; lane 0 is Python, k + 1 device k.
-    The `straggler` is the device whose backward pass, its last work before the sums,
-    ends last, `waiting` ms after the first.
+    Lane 0 is Python, k + 1 device k. The `straggler`'s backward pass ends last,
+    `waiting` ms after the first.
     """
 
     batch_size: int
@@ -76,11 +69,7 @@ class TracedStep(NamedTuple):
 
 
 def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedStep]:
-    """Trace a step of LeNet from scratch for each global batch size.
-
-    Writes runs/one-step-trace.json for trace viewers and the book's step player:
-    processes are the batch sizes, threads the lanes, times whole microseconds.
-    """
+    """Trace LeNet's step for each batch size; write runs/one-step-trace.json, too."""
     calls, steps, events = [], [], []
     for batch in batch_sizes:
         X = np.random.uniform(size=(batch, 1, 28, 28), ctx=devices[0])
@@ -137,10 +126,7 @@ class TracedBackward(NamedTuple):
 def trace_backward(
     nets: Sequence, devices: Sequence, batch_size: int
 ) -> list[TracedBackward]:
-    """Trace a step of each Gluon network, whose Trainer sums on the host.
-
-    The networks take images (n, 1, 28, 28) and are initialised on `devices`.
-    """
+    """Trace a step of each Gluon network, whose Trainer sums on the host."""
     X = np.random.uniform(size=(batch_size, 1, 28, 28))
     shards = list(zip(*split_batch(X, np.arange(batch_size) % 10, devices)))
     loss = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -1,8 +1,4 @@
-"""One worker among the others: its share of each batch, and sums over all workers.
-
-Each takes its contiguous part of the same global batches; one without a sample
-contributes zeros. Source: the book (d2l), "Parameter Servers".
-"""
+"""One worker: its part of each batch, and sums. Source: d2l, "Parameter Servers"."""
 
 from __future__ import annotations
 
@@ -92,10 +88,7 @@ class Workers:
         return X[mine], y[mine]
 
     def divisor(self, batch_size: int) -> int:
-        """Return the number by which a step divides the sum of gradients.
-
-        The servers of "dist_async" are told once: a smaller last batch counts less.
-        """
+        """Return what divides a step's sum of gradients; "dist_async" is told once."""
         if self.synchronous or self._divisor is None:
             self._divisor = batch_size
         return self._divisor
@@ -112,10 +105,7 @@ class Workers:
     # Sums, to the bit
 
     def total(self, array: numpy.ndarray) -> numpy.ndarray:
-        """Return the sum of all workers' float64 arrays of one shape: the same bits.
-
-        Raises :class:`SettingError` for "dist_async", and once a trainer compresses.
-        """
+        """Return the sum of all workers' float64 arrays of one shape: the same bits."""
         array = numpy.ascontiguousarray(array, numpy.float64)
         rows = self._rows_of_all(array.reshape(-1).view(numpy.uint16))
         return rows.view(numpy.float64).sum(axis=0).reshape(array.shape)
@@ -131,10 +121,7 @@ class Workers:
         return [json.loads(row.tobytes()) for row in rows]
 
     def _rows_of_all(self, numbers: numpy.ndarray) -> numpy.ndarray:
-        """Return the uint16 numbers of all workers, (n,) each, as (workers, n).
-
-        Exact: the servers sum in float32, and a worker leaves the others' rows zero.
-        """
+        """Return all workers' uint16 numbers as (workers, n), exact as float32 sums."""
         rows = numpy.zeros((self.count, max(1, len(numbers))), numpy.float32)
         rows[self.number, : len(numbers)] = numbers
         return self._sum(rows).astype(numpy.uint16)[:, : len(numbers)]

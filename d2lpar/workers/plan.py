@@ -1,8 +1,4 @@
-"""Plan which processes train together: their hosts, environments and commands.
-
-One scheduler introduces the others, servers hold the sums, workers train. ps-lite
-reads all of this from the environment (DMLC_*), whoever starts the roles.
-"""
+"""Plan which processes train together: their hosts, environments and commands."""
 
 from __future__ import annotations
 
@@ -71,11 +67,7 @@ def plan(
     kvstore: str = "dist_sync",
     threshold: float | None = None,
 ) -> list[Role]:
-    """Return the roles: the scheduler here, the others round-robin over the hosts.
-
-    `program` is the command of every worker, to which its devices are appended. Raises
-    :class:`SettingError` for devices that do not fit, or that two workers would share.
-    """
+    """Return the roles: the scheduler here, the others round-robin over the hosts."""
     if len(devices) not in (0, 1, workers):
         raise SettingError(
             f"--devices is given {len(devices)} times for {workers} workers: once for "

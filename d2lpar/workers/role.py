@@ -1,9 +1,4 @@
-"""Be the process of one role: ``python -m d2lpar.workers.role run ...``.
-
-The environment describes the role (:mod:`d2lpar.workers.plan`): the scheduler, a
-server, or a worker, which runs ``d2lpar`` with the words of the command line. With
-D2LPAR_ATTACHED, of a supervisor, it ends when its standard input closes.
-"""
+"""Be a plan's role, which the environment names: ``python -m d2lpar.workers.role``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Start and supervise the roles of a plan, here or over ssh.
-
-If a role ends too early all end, and the training resumes from its last checkpoint.
-Every role lives as long as its standard input, which this process holds.
-"""
+"""Run a plan's roles, here or over ssh; they live as long as their standard input."""
 
 from __future__ import annotations
 
@@ -40,10 +36,7 @@ def supervise(
     port: int | None = None,
     max_restarts: int = 0,
 ) -> None:
-    """Run the roles until all workers have finished; restart all if one dies.
-
-    Threads call ``show(role, line)``. Raises :class:`LaunchError` after all restarts.
-    """
+    """Run the roles until all workers have finished; restart all if one dies."""
     more = {"D2LPAR_ATTACHED": "1"}
     begin = time.time()
     for restart in range(max_restarts + 1):

@@ -69,12 +69,7 @@ def sweep(
     repeats: int = 1,
     on_line: Callable[[Header | Line], object] = lambda line: None,
 ) -> list[Run]:
-    """Run all jobs `repeats` times, round-robin; write and return their records.
-
-    `on_line` is called with every line as it arrives, the header of each measurement
-    first. Records get their final names when all are complete; otherwise partial ones
-    that hold a result are kept. Raises RunError also if another run writes to one.
-    """
+    """Run all jobs `repeats` times, round-robin; write and return their records."""
     records: dict[str, GrowingRecord] = {}  # by name of the run
     with ExitStack() as at_the_end:
         for repeat in range(repeats):
@@ -93,11 +88,7 @@ def sweep(
 
 
 def measure(job: Job) -> Iterator[Header | Line]:
-    """Run one job in a fresh process; yield the lines of its record as they come.
-
-    Raises DiedError if the process was killed, and RunError for an error that it
-    reports; where memory ran out, with what would fit.
-    """
+    """Run one job in a fresh process; yield the lines of its record as they come."""
     try:
         yield from process.results(
             "d2lpar.runs.measured:measured",

@@ -26,7 +26,10 @@ _good: list[bool] = []  # of each guess that was answered
 
 
 def predict(what: str, guess: float | str | None = None) -> None:
-    """Note a guess, a number in a unit or a word: ``predict("ms per step", 5)``."""
+    """Note your guess before you run the cell: ``predict("ms per step", 5)``.
+
+    `what` ends in the unit, or names a choice, whose guess is a word.
+    """
     _guesses.pop(what, None)
     if guess is None:
         return
@@ -37,7 +40,7 @@ def predict(what: str, guess: float | str | None = None) -> None:
 
 
 def answer(what: str, value: float | str) -> None:
-    """Show the answer, and how far off the guess was, which is then written down."""
+    """Show the answer, and how far off the guess was; note both in a file of runs/."""
     value = _plain(value)
     guess = _guesses.pop(what, None)
     text = f"{what}: {_said(value)}"
@@ -97,7 +100,10 @@ def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
 
 
 def record(name: str) -> Run:
-    """Return a record in the clone's figures: ``record("h200/peers/x.jsonl")``."""
+    """Return a committed record: ``record("h200/peers/custom-gpu2.jsonl")``.
+
+    `name` is a path below ``figures/``. Raises :class:`RecordError` without a clone.
+    """
     from d2lpar.records import files
 
     here = Path.cwd()
@@ -122,7 +128,7 @@ def show(figure: Figure, name: str) -> None:
 def measure(name: str, **settings: object) -> list[Run]:
     """Measure a chapter, show what it found, and return its records.
 
-    A script adds the flags of its command line, and ends with one line on an error.
+    A script takes the flags of `d2lpar run`, too, and ends with one line on an error.
     """
     from d2lpar.runs.measure import measure
 

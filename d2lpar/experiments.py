@@ -1,4 +1,7 @@
-"""One description per chapter; "module:function" is loaded when it is needed."""
+"""One description per chapter: what it measures, on what data, and how it is drawn.
+
+Functions are named as "module:function" and loaded when they are needed.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ class Experiment:
 
     `measure` names ``f(num_devices, *, devices, seed, data, **settings)``, which yields
     a record's lines, or else `report` ``f(devices, **settings)``, lines of text.
-    `presets` hold settings, with those of `load` under "data"; "dry-run" overrides
-    them.
+    `presets` hold settings, with those of `load` under "data"; `variants` has those of
+    each method.
     """
 
     name: str

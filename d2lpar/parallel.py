@@ -1,9 +1,11 @@
 """Synchronous data parallelism in four functions, named as in the book.
 
 Every device holds a replica of the parameters. A step splits the batch into one shard
-per device, computes each shard's gradients on its device, sums them over the devices
-(all-reduce), and updates every replica with the sum over the size of the global batch:
-N devices compute what one would. Source: the book, "Training on Multiple GPUs",
+per device, computes the gradients of each shard on its device, sums them over the
+devices (all-reduce), and updates every replica alike with the sum divided by the size
+of the global batch. So N devices compute what one device would.
+
+Source: the book (d2l), "Training on Multiple GPUs",
 https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 """
 

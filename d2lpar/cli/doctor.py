@@ -1,4 +1,4 @@
-"""Whether training can run on this machine; docs/troubleshooting.md explains it."""
+"""Whether training can run here; docs/troubleshooting.md explains the messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The commands of `d2lpar`. Each imports what it needs when it is called.
 
-Errors are one line on stderr and an exit code; docs/troubleshooting.md lists them.
+An error is one line on stderr and an exit code; docs/troubleshooting.md lists them.
 """
 
 from __future__ import annotations

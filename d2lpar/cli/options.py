@@ -1,4 +1,4 @@
-"""The flags of `run` and `launch`; one of `run` that is not given is None."""
+"""The flags of `run` and `launch`. One of `run` that is not given is None."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path, renamed to `path` on success; an error keeps `path`."""
+    """Yield a temporary path, renamed to `path` on success; until then `path` stays."""
     path = Path(path)
     with naming(path):
         if path.exists() and not path.is_file():

@@ -1,6 +1,6 @@
-"""A training's state on disk: a safetensors file of arrays; its header has all else.
+"""A training's state on disk: a safetensors file, which is loaded without running code.
 
-It is loaded without running code.
+Its header has the rest of the state (epoch, seed) and the record's lines so far.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """What runs found: `answers` has sentences by the name of their picture."""
+    """What runs found; `answers` has sentences by the picture that shows it."""
 
     table: Table = Table()
     note: str = ""

@@ -24,7 +24,7 @@ DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement; `data` goes to `load`, the other settings to `measure`.
+    """One measurement: its `data` go to `load`, `devices`, `seed`, ... to `measure`.
 
     `threads` of None shares the cores out; `resume` is a checkpoint's path, or "last".
     """

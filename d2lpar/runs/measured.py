@@ -77,7 +77,7 @@ def record(
     run: Resumable | None,
     saves: bool = True,
 ) -> Iterator[Header | Line]:
-    """Yield a measurement's record; if it `saves`, SIGTERM and Ctrl-C do."""
+    """Yield a measurement's record; a stopped one `saves` its last epoch."""
     if run is None:
         yield header
         yield from repeated(job, train())

@@ -66,7 +66,7 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
 
 
 class Progress:
-    """A line per epoch, else one in ten seconds; on a terminal a bar below."""
+    """Lines on standard error, a log's every ten seconds; on a terminal a bar, too."""
 
     def __init__(self, num_epochs: int | None) -> None:
         left = "{n_fmt}/{total_fmt} epochs, {elapsed}, {remaining} left"

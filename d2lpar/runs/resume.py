@@ -18,7 +18,7 @@ log = logging.getLogger("d2lpar")
 
 
 class Resumable:
-    """A run's record and its last finished epoch, saved after each `every` epochs."""
+    """A run's record and its last finished epoch; a checkpoint every `every` epochs."""
 
     def __init__(
         self,

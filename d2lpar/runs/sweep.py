@@ -69,7 +69,11 @@ def sweep(
     repeats: int = 1,
     on_line: Callable[[Header | Line], object] = lambda line: None,
 ) -> list[Run]:
-    """Run all jobs `repeats` times, round-robin; write and return their records."""
+    """Run all jobs `repeats` times, round-robin; write and return their records.
+
+    `on_line` gets every line as it arrives. Partial records that hold a result are
+    kept.
+    """
     records: dict[str, GrowingRecord] = {}  # by name of the run
     with ExitStack() as at_the_end:
         for repeat in range(repeats):

@@ -28,7 +28,7 @@ _good: list[bool] = []  # of each guess that was answered
 def predict(what: str, guess: float | str | None = None) -> None:
     """Note your guess before you run the cell: ``predict("ms per step", 5)``.
 
-    `what` ends in the unit, or names a choice, whose guess is a word. None is no guess.
+    `what` ends in the unit, or names a choice, whose guess is a word.
     """
     _guesses.pop(what, None)
     if guess is None:
@@ -40,10 +40,7 @@ def predict(what: str, guess: float | str | None = None) -> None:
 
 
 def answer(what: str, value: float | str) -> None:
-    """Show the answer, and how far the guess of :func:`predict` was off.
-
-    A guess is written to runs/predictions.jsonl, with the answer.
-    """
+    """Show the answer, and how far off the guess was; note both in a file of runs/."""
     value = _plain(value)
     guess = _guesses.pop(what, None)
     text = f"{what}: {_said(value)}"
@@ -105,8 +102,7 @@ def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
 def record(name: str) -> Run:
     """Return a committed record: ``record("h200/peers/custom-gpu2.jsonl")``.
 
-    `name` is a path below ``figures/`` of the clone that this package or the working
-    folder is in. Raises :class:`RecordError` without a clone.
+    `name` is a path below ``figures/``. Raises :class:`RecordError` without a clone.
     """
     from d2lpar.records import files
 
@@ -132,8 +128,7 @@ def show(figure: Figure, name: str) -> None:
 def measure(name: str, **settings: object) -> list[Run]:
     """Measure a chapter, show what it found, and return its records.
 
-    In a script the flags of the command line are added to the `settings` of
-    :func:`d2lpar.runs.measure.measure`, and an error ends it with one line.
+    A script takes the flags of `d2lpar run`, too, and ends with one line on an error.
     """
     from d2lpar.runs.measure import measure
 

@@ -1,7 +1,6 @@
 """One description per chapter: what it measures, on what data, and how it is drawn.
 
-Everything that the command line knows of a chapter stands here. Functions are named as
-"module:function" and loaded when they are needed, so that importing this is cheap.
+Functions are named as "module:function" and loaded when they are needed.
 """
 
 from __future__ import annotations
@@ -25,55 +24,46 @@ NAMED = ("sync_batch_norm", "d_norm")
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a chapter measures.
+    """What a chapter measures: all that the command line knows of it.
 
-    `measure` names the generator ``f(num_devices, *, devices, seed, data, **settings)``
-    that yields a record's lines, or else `report` ``f(devices, **settings)``, which
-    yields lines of text. `presets` holds the settings of "quick", "book", ..., with
-    those of `load` under "data"; in a dry run those of "dry-run" override them.
-    `variants` are the further settings of several methods, all of which are measured.
+    `measure` names ``f(num_devices, *, devices, seed, data, **settings)``, which yields
+    a record's lines, or else `report` ``f(devices, **settings)``, lines of text.
+    `presets` hold settings, with those of `load` under "data"; `variants` has those of
+    each method.
     """
 
     name: str
     number: int
     title: str
-    about: str
-    """what is measured, in one clause"""
+    about: str  # what is measured, in one clause
     presets: Mapping[str, dict]
     measure: str = ""
     measure_with_workers: str = ""
     """`measure` with a further argument ``workers=``, for `d2lpar launch`"""
     report: str = ""
     load: str = ""
-    locate: str = ""
-    """``f(name, data_dir)`` settles which data set --data names"""
-    datasets: Sequence[str] = ()
-    """what --data may name, beside auto"""
+    locate: str = ""  # ``f(name, data_dir)`` settles which data set --data names
+    datasets: Sequence[str] = ()  # what --data may name, beside auto
     start: str = ""
     """``f(seed)``: the state before the first epoch, of a training to be resumed"""
-    start_takes: Sequence[str] = ()
-    """the settings that `start` takes, too"""
+    start_takes: Sequence[str] = ()  # the settings that `start` takes, too
     header_facts: str = ""
     """``f(device_type)``: fields of a record's header that this workload adds"""
-    layers: str = ""
-    """``f(settings)``: the shapes from which the memory is estimated"""
+    layers: str = ""  # ``f(settings)``: the shapes from which the memory is estimated
     result: str = ""
     """``f(runs)``: the table and the answer, of :mod:`d2lpar.records.result`"""
-    figure: str = ""
-    """``pictures(runs, answers)``: pictures and GIFs by name"""
+    figure: str = ""  # ``pictures(runs, answers)``: pictures and GIFs by name
     figure_of_ways: str = ""
     """the same of several workers that share gradients in different ways"""
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
-    threads: int | None = None
-    """the default of --threads; None shares the cores out"""
+    threads: int | None = None  # the default of --threads; None shares the cores out
     one_thread_each: bool = False
     """several contexts get one thread each: OpenBLAS deadlocks with more"""
     environment: Mapping[str, str] = field(default_factory=dict)
     """variables of the measuring process, where the user has set none"""
     environment_of_gpus: Mapping[str, str] = field(default_factory=dict)
     """more of them, where it measures on GPUs"""
-    minutes: float = 1.0
-    """of the preset quick on two cores"""
+    minutes: float = 1.0  # of the preset quick on two cores
 
     def environment_on(self, device_type: str) -> dict[str, str]:
         """Return the variables of a process that measures on devices of a type."""
@@ -166,12 +156,7 @@ def result(runs: Sequence[Run]) -> Result:
 def draw(
     runs: Sequence[Run], folder: str | Path, stem: str, found: Result | None = None
 ) -> list[Path]:
-    """Draw runs that were measured together, as ``<folder>/<stem>-*``.
-
-    Further tables of what they `found`, their :func:`result`, become the text
-    ``<stem>-results.txt``. Returns the files. Raises :class:`RecordError` for runs
-    that do not belong in one picture.
-    """
+    """Draw runs measured together, as ``<folder>/<stem>-*``; return the files."""
     from d2lpar.figures import labels, page  # matplotlib is slow to import
 
     for run in runs:

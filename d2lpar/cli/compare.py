@@ -1,8 +1,4 @@
-"""`d2lpar compare A B`: two records of trainings side by side.
-
-A ratio of two timings means something only if nothing else has changed, so every other
-difference of the two headers is listed.
-"""
+"""`d2lpar compare A B`: two records of trainings, and all that differs between them."""
 
 from __future__ import annotations
 
@@ -28,11 +24,7 @@ COMPARED = {"num_devices", "devices", "device_counts", "command", "date"}
 
 
 def compare(a: Run, b: Run) -> str:
-    """Return what both runs measured, how fast b is beside a, and what else differs.
-
-    Their samples per second are compared, so that the data may differ. Raises
-    :class:`RecordError` for a run without epochs, and for a GAN and another network.
-    """
+    """Return what both runs measured, how fast b is beside a, and what else differs."""
     runs = a, b
     seconds = [seconds_per_epoch(run) for run in runs]
     if is_gan(a) != is_gan(b):

@@ -1,7 +1,4 @@
-"""Whether training can run on this machine: versions, devices, and a little training.
-
-docs/troubleshooting.md explains the messages.
-"""
+"""Whether training can run here; docs/troubleshooting.md explains the messages."""
 
 from __future__ import annotations
 
@@ -66,11 +63,7 @@ def check_training() -> Check:
 
 
 def train_a_little() -> dict:
-    """Compute a gradient on each device that `auto` selects; return their names.
-
-    Raises :class:`RunError` where it is wrong, MXNetError where MXNet fails, and what
-    :mod:`d2lpar._mxnet` raises.
-    """
+    """Compute a gradient on each device that `auto` selects; return their names."""
     from d2lpar._mxnet import autograd, mx, np, npx
 
     used = devices.parse("auto")

@@ -15,10 +15,7 @@ log = logging.getLogger("d2lpar")
 
 
 def run_launch(flags: dict, devices_of_run: str | None) -> None:
-    """Start and supervise the roles that the flags name, or print them (--print).
-
-    `devices_of_run` is the --devices among the words after `--`: of every worker.
-    """
+    """Start and supervise the roles that the flags name, or print them (--print)."""
     interface = flags["interface"]
     if flags["hosts"] and interface == LOOPBACK:
         raise SettingError(

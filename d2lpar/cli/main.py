@@ -1,16 +1,6 @@
 """The commands of `d2lpar`. Each imports what it needs when it is called.
 
-d2lpar run multiple_gpus --num-devices 1,2 --preset quick
-d2lpar list | doctor | devices | plot RECORDS... | compare A.jsonl B.jsonl
-d2lpar launch --workers 2 -- run multiple_machines
-d2lpar sample --checkpoint FILE --n 25 --seed 7
-d2lpar verify STEP.py --devices 2
-
-Errors are one line on stderr and an exit code, without a traceback: 0 for success; 1
-when `doctor` finds that training cannot run, or `verify` that a step is wrong; 2 for an
-error with a message; 3 when a measuring process was killed or crashed, so that another
-attempt may succeed; 130 after Ctrl-C, SIGTERM and SIGHUP; 141 when the reader of
-standard output has gone.
+An error is one line on stderr and an exit code; docs/troubleshooting.md lists them.
 """
 
 from __future__ import annotations
@@ -281,10 +271,7 @@ def main() -> None:
 
 
 def guard(call: Callable[[], object]) -> object:
-    """Return what a command returns; print an error as one line and exit with its code.
-
-    SIGTERM and SIGHUP end it as Ctrl-C does.
-    """
+    """Return what a command returns; an error becomes one line and an exit code."""
     with _logging_as_lines(), raising_interrupts():
         try:
             code = call()

@@ -1,8 +1,4 @@
-"""The flags of `run` and `launch`; --help shows the defaults.
-
-Defaults of `run` are those of :func:`d2lpar.runs.measure.plan`: a flag that is not
-given is None here, and is not passed on.
-"""
+"""The flags of `run` and `launch`. One of `run` that is not given is None."""
 
 from __future__ import annotations
 

@@ -20,11 +20,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which is renamed to `path` on success.
-
-    On an error an earlier `path` stays as it was. Raises OSError, naming `path`, also
-    where it is a device or a folder.
-    """
+    """Yield a temporary path, renamed to `path` on success; until then `path` stays."""
     path = Path(path)
     with naming(path):
         if path.exists() and not path.is_file():

@@ -1,7 +1,6 @@
-"""A training's state on disk: a safetensors file of its arrays.
+"""A training's state on disk: a safetensors file, which is loaded without running code.
 
-The text in its header has the rest of the state (epoch, seed) and the lines of the
-run's record so far. It is written whole or not at all, and loaded without running code.
+Its header has the rest of the state (epoch, seed) and the record's lines so far.
 """
 
 from __future__ import annotations
@@ -60,10 +59,7 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write ``<run>.epoch<epoch>.safetensors``, return its path, keep one before it.
-
-    Raises OSError when the file cannot be written; the earlier ones stay.
-    """
+    """Write ``<run>.epoch<epoch>.safetensors``, return its path, keep one before it."""
     from safetensors.numpy import save as to_bytes
 
     tensors = {k: numpy.ascontiguousarray(a) for k, a in checkpoint.tensors.items()}
@@ -88,10 +84,7 @@ def of_run(folder: Path, run: str) -> list[Path]:
 
 
 def load(path: str | Path, like: Any = None) -> Checkpoint:
-    """Read a checkpoint; it must be of the workload and network of a state `like`.
-
-    Raises :class:`CheckpointError` for a file that is anything else.
-    """
+    """Read a checkpoint; it must be of the workload and network of a state `like`."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -137,11 +130,7 @@ def _check_fits(checkpoint: Checkpoint, like: Any) -> None:
 
 
 def newest(folder: Path, run: str, like: Any) -> Checkpoint:
-    """Return the newest good checkpoint of a run; warn of damaged ones.
-
-    A run that has none takes another's in the chapter's folder, as it may have begun on
-    other devices. Raises :class:`CheckpointError` when there is none at all.
-    """
+    """Return the newest good checkpoint of a run, or else of any in the folder."""
     own = of_run(folder, run)[::-1]
     others = [path for path in folder.glob("[!.]*.safetensors") if path.is_file()]
     for path in own or sorted(others, key=lambda path: -path.stat().st_mtime):

@@ -1,8 +1,4 @@
-"""Measurements in numbers: medians and quartiles, accuracies, and what is faster.
-
-There is no ratio unless both sides have three samples or more, and quartiles that do
-not overlap.
-"""
+"""Medians, quartiles, accuracies, and what is faster, if the quartiles tell it."""
 
 from __future__ import annotations
 
@@ -129,8 +125,7 @@ class ArmTimes(NamedTuple):
     work: str
     is_peer: bool
     samples: list[ArmSample]
-    why_not: str
-    """why there are no samples"""
+    why_not: str  # why there are no samples
 
     @property
     def seconds(self) -> list[float]:

@@ -1,11 +1,4 @@
-"""A record on disk: JSON lines, a header with provenance and then what was measured.
-
-``runs/<chapter>/<run>.jsonl`` holds one device count of one chapter::
-
-    {"kind": "header", "chapter": "multiple_gpus", "num_devices": 2, ...}
-    {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
-    ...
-"""
+"""A record on disk, ``<chapter>/<run>.jsonl``: a header, then what was measured."""
 
 from __future__ import annotations
 
@@ -41,10 +34,7 @@ def from_line(text: str | bytes) -> Line | Header | BenchmarkHeader:
 
 
 def read(path: str | Path) -> Run:
-    """Read a record file; a torn last line, of an interrupted run, is skipped.
-
-    Raises :class:`RecordError`, naming the line, for a file that is not a record.
-    """
+    """Read a record file; skip a torn last line, of an interrupted run."""
     path = Path(path)
     if path.exists() and not path.is_file():  # a pipe would wait for a writer
         raise RecordError(f"{path}: not a regular file; name a record (.jsonl)")
@@ -107,11 +97,7 @@ def sweep_of(run: Run) -> tuple[Path, str, str]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Commit of the checkout that this package runs from; whether it has local changes.
-
-    (None, None) for an installed package. Where unchanged sources travel without their
-    history, ``D2LPAR_COMMIT`` names the commit.
-    """
+    """The checkout's commit (or D2LPAR_COMMIT), and whether it has local changes."""
 
     def git(*args: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *args]

@@ -1,7 +1,6 @@
-"""The kinds of lines in record files, and a record as it is read: data, no words.
+"""The kinds of lines in record files, and a record as it is read.
 
-Each line of a file is a JSON object whose "kind" names its class here. Reading checks
-types; unknown fields are ignored, so that an earlier version can read later records.
+A line's "kind" names its class. Unknown fields, of later versions, are ignored.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     preset: Name
     num_devices: int
     device_kind: Literal["cpu", "gpu"]
-    devices: list[str]
-    """one label per device"""
+    devices: list[str]  # one label per device
     threads_per_device: Optional[int]
     """None on GPUs"""
     cores: int
@@ -62,23 +60,17 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     dataset_sha256: str
     synthetic: bool
     seed: int
-    settings: dict[str, Any]
-    """global_batch_size, lr, num_epochs, n_train, ..."""
+    settings: dict[str, Any]  # global_batch_size, lr, num_epochs, n_train, ...
     command: str
-    versions: dict[str, str]
-    """d2lpar, mxnet, numpy, python"""
+    versions: dict[str, str]  # d2lpar, mxnet, numpy, python
     git_commit: Optional[str]
     git_dirty: Optional[bool]
     date: str
     """ISO 8601, UTC"""
-    variant: Variant = ""
-    """which of an experiment's methods, where it has several"""
-    workers: int = 1
-    """processes that trained together, num_devices in all"""
-    servers: int = 0
-    """parameter servers between the workers"""
-    gpu_build: dict[str, Any] = {}
-    """of :mod:`d2lpar.machine`; {} on CPUs"""
+    variant: Variant = ""  # which of an experiment's methods, where it has several
+    workers: int = 1  # processes that trained together, num_devices in all
+    servers: int = 0  # parameter servers between the workers
+    gpu_build: dict[str, Any] = {}  # of :mod:`d2lpar.machine`; {} on CPUs
     lenet_channels: Optional[tuple[int, int]] = None
     """of LeNet in training on these devices, where they are not the book's 20 and 50"""
 
@@ -88,8 +80,8 @@ class BenchmarkHeader(
 ):
     """The provenance of a benchmark, whose arms ran in fresh processes in turn.
 
-    `work` completes "seconds for ...". `peers` are the arms that are not ours. `gpus`
-    are in the machine, `on_gpus` those that were used.
+    `work` completes "seconds for ..."; `peers` are the arms that are not ours; `gpus`
+    are in the machine, `on_gpus` were used.
     """
 
     benchmark: Name
@@ -120,13 +112,12 @@ class BenchmarkHeader(
 
 
 class EpochRecord(Line, tag="epoch", frozen=True):
-    """What one epoch of training measured.
+    """What one epoch of training measured; `epoch` counts from 1.
 
-    `epoch` counts from 1. `seconds` is the time of training alone. `train_loss` is the
-    mean over the epoch's samples, each taken before the step it led to; `test_acc` is
-    in [0, 1]. `resumed` marks where a run continued from a checkpoint: "elsewhere" are
-    the epochs before it, "here" the first one after it, which warms up. `wire_bytes`
-    is what several workers sent for the epoch.
+    `seconds` are of training alone. `train_loss` is the mean over the samples, each
+    before its step; `test_acc` is in [0, 1]. `resumed` is "elsewhere" before a
+    checkpoint, "here" in the first epoch after it, which warms up. `wire_bytes` are
+    sent by several workers.
     """
 
     epoch: int
@@ -140,11 +131,10 @@ class EpochRecord(Line, tag="epoch", frozen=True):
 
 
 class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
-    """What one epoch of a GAN's training measured.
+    """What one epoch of a GAN's training measured, as in :class:`EpochRecord`.
 
     `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
-    `d_fake` are the mean outputs D(x) and D(G(z)), in [0, 1]. All are of the state
-    before the step they led to. All else is as in :class:`EpochRecord`.
+    `d_fake` are the mean D(x) and D(G(z)), in [0, 1]; each before its step.
     """
 
     epoch: int
@@ -159,13 +149,12 @@ class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
 
 
 class FrameRecord(Line, tag="frame", frozen=True):
-    """What the generator draws after an epoch; epoch 0 is before training.
+    """What the generator draws after an epoch (0: before training), as PNGs in base64.
 
-    `fixed` are the faces of `num_fixed` noises that stay the same. `frechet`,
-    `density`, `coverage` and `distinct` are a :class:`d2lpar.gan.measures.Quality`; the
-    frame of epoch 0 has `references`, the same of sets that everybody can judge. The
-    last frame has a sheet of `samples` and the number of the `nearest` real face to
-    each, with the RMS `distances`. Pictures are PNG files in base64.
+    `fixed` are the faces of `num_fixed` noises that stay the same. `frechet` to
+    `distinct` are a :class:`d2lpar.gan.measures.Quality`; epoch 0 has `references`,
+    those of known sets. The last frame has `samples`, the number of the `nearest` real
+    face to each, and its RMS distance in `distances`.
     """
 
     epoch: int
@@ -185,10 +174,10 @@ class FrameRecord(Line, tag="frame", frozen=True):
 class PointRecord(Line, tag="point", frozen=True):
     """Where a solver stands after an iteration or an epoch.
 
-    `seconds` count its work from the start, without measuring. `residual_norm` is
-    ||A x - b||; `device_residual_norms` are of each device's own x (in older records
-    also of its rows). `distance` is ||x - x*|| / ||x*||, x* being LAPACK's solution.
-    `x` is the solution, or `x_begins` its first elements.
+    `seconds` are of its work so far, without measuring. `residual_norm` is ||A x - b||,
+    `device_residual_norms` are of each device's x (in older records also of its rows).
+    `distance` is ||x-x*|| / ||x*||, x* by LAPACK; `x_begins` are the first elements of
+    x.
     """
 
     iteration: int
@@ -207,9 +196,9 @@ class PointRecord(Line, tag="point", frozen=True):
 class StepRecord(Line, tag="step", frozen=True):
     """How long one step takes on a run's devices, or on the first `num_devices`.
 
-    Each of `seconds` is the mean of `steps` steps in a row. `issue_seconds` is Python's
-    time to issue a step. `parts` are the seconds per step of each of :data:`PARTS`,
-    found by omission; they add up to the step, or are empty.
+    Each of `seconds` is the mean of `steps` steps; `issue_seconds` is Python's time to
+    issue one. `parts` has a step's seconds by :data:`PARTS`, found by omission, or
+    nothing.
     """
 
     global_batch_size: int
@@ -217,14 +206,13 @@ class StepRecord(Line, tag="step", frozen=True):
     seconds: list[float]
     issue_seconds: list[float]
     parts: dict[str, float] = {}
-    num_devices: int = 0
-    """0: all of the run's"""
+    num_devices: int = 0  # 0: all of the run's
 
 
 class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     """How long an all-reduce of arrays of `num_bytes` together takes, or `why_not`.
 
-    `in_steps` marks the all-reduce of the study's own steps (since 0.5).
+    `in_steps` marks that of the study's own steps.
     """
 
     variant: str
@@ -250,12 +238,11 @@ class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
 
 
 class PrecisionRecord(Line, tag="precision", frozen=True):
-    """What inference in one precision measured, or why the hardware or build refused.
+    """What inference in one precision measured, or why it was refused.
 
-    `test_acc` is in [0, 1]; `agreement` is the share of the test images that get the
-    class that the trained network in float32 gives them. `images_per_sec` is the median
-    of `n` passes over the test images on all devices, with its quartiles.
-    `weight_bytes` counts the parameters as one device stores them.
+    `test_acc` is in [0, 1]; `agreement` is the share of test images with float32's
+    class. `images_per_sec` is the median of `n` passes on all devices, with quartiles.
+    `weight_bytes` are the parameters' on one device.
     """
 
     precision: Literal[PRECISIONS]  # type: ignore[valid-type]
@@ -276,12 +263,11 @@ class PrecisionRecord(Line, tag="precision", frozen=True):
 
 
 class TimingRecord(Line, tag="timing", frozen=True):
-    """How long an operation took in one library, every sample.
+    """How long an operation took in one library, as :class:`d2lpar.timing.Timing`.
 
-    Seconds are those of a :class:`d2lpar.timing.Timing`. `num_bytes` are those that the
-    algorithm must at least read and write on all devices together; for copies and
-    all-reduces, those of one device's array. `flops` counts sin and cos as one each.
-    `threads` is the number per CPU context, or of the library on the host.
+    `num_bytes` must at least be read and written on all devices together; of copies and
+    all-reduces, it is one device's array. `flops` counts sin and cos as one each.
+    `threads` are per CPU context, or the library's.
     """
 
     operation: str
@@ -305,9 +291,9 @@ class TimingRecord(Line, tag="timing", frozen=True):
 class ArmSample(Line, tag="arm-sample", frozen=True):
     """One timed unit of an arm's work; only arms with the same `work` are compared.
 
-    A `warm_up` does not count. A training reports its epochs, a solver its `error` and
-    the `optimum`, an interrupted launch the epochs that were `lost` and its `cost` in
-    seconds, a comparison of parameters their distance as `error` after `steps`.
+    A `warm_up` does not count. A solver reports its `error` and the `optimum`, an
+    interrupted launch the epochs `lost` and their `cost` in seconds, a comparison of
+    parameters their distance as `error` after `steps`.
     """
 
     arm: str
@@ -365,11 +351,7 @@ class Run(Generic[HeaderT]):
 
 
 def timed_epochs(run: Run) -> list:
-    """The epochs whose time counts, unless nothing else is left.
-
-    The first one of each repeat and after resuming warms up; earlier ones than that
-    were measured under other conditions.
-    """
+    """The epochs after warm-ups and since the run was resumed, or all if none are."""
     here = [e for e in run.epochs if e.resumed != "elsewhere"] or list(run.epochs)
     return [e for e in here if e.epoch > 1 and not e.resumed] or here
 

@@ -1,8 +1,4 @@
-"""What runs found, as data: a table, a note on its columns, and the answer.
-
-Each subject computes its own in its ``result.py``, without MXNet and Matplotlib. The
-terminal, ``index.html``, the gallery and the titles of pictures show that.
-"""
+"""What runs found, as data: a table, a note on its columns, and the answer."""
 
 from __future__ import annotations
 
@@ -29,11 +25,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """What runs of one subject found.
-
-    `answers` holds the sentences that answer the chapter's question by the name of the
-    picture that shows it. `further` tables and texts go to ``<run>-results.txt``.
-    """
+    """What runs found; `answers` has sentences by the picture that shows it."""
 
     table: Table = Table()
     note: str = ""

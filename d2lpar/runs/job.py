@@ -24,12 +24,9 @@ DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement of a chapter's experiment.
+    """One measurement: its `data` go to `load`, `devices`, `seed`, ... to `measure`.
 
-    The experiment's `measure` gets the `devices`, `seed` and the `settings`; its `load`
-    gets `data`. `threads` of None shares the cores out. Record and checkpoints go to
-    `folder`. `resume` is the path of a checkpoint, or "last". With `is_worker` the
-    process is one of several that share the work.
+    `threads` of None shares the cores out; `resume` is a checkpoint's path, or "last".
     """
 
     chapter: str

@@ -28,10 +28,8 @@ SAMPLE_IMAGES = 5_000
 def measure(name: str, **settings: Any) -> list[Run]:
     """Measure a chapter, print what it found and draw it; return the records.
 
-    This is what `d2lpar run NAME` does, and `settings` are its flags, as
-    `devices="cpu:2"`, `num_devices=[1, 2]` and `num_epochs=3`. A report, and a worker
-    but the first, have no records. Raises :class:`SettingError` for settings that do
-    not apply, and what :func:`plan` and :func:`d2lpar.runs.sweep.sweep` raise.
+    `settings` are the flags of `d2lpar run`, as `num_devices=[1, 2]`. A report, and a
+    worker but the first, have no records. Raises :class:`SettingError`.
     """
     check_environment()
     check_installed()
@@ -89,12 +87,9 @@ def plan(
     out: str = "runs",
     **overrides: Any,
 ) -> list[Job]:
-    """Return a job for each device count; `overrides` replace settings of the preset.
+    """Return a job per device count; `overrides` replace settings of the preset.
 
-    A preset with `device_counts` measures all counts in turn, in one job on the most
-    devices. A dry run has at least two batches. Loads no MXNet. Raises
-    :class:`SettingError` for settings that contradict each other, DeviceError for
-    devices that are not here, and OSError or DataError for folders that cannot be used.
+    With `device_counts` in the preset, one job measures all counts. Loads no MXNet.
     """
     is_worker = "D2LPAR_WORKER" in os.environ
     chosen = names(devices)
@@ -154,9 +149,7 @@ def plan(
 
 
 def as_words(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings as flags of a command line; None and False are none.
-
-    Of absolute paths it has the last part: the rest would show whose a record is.
+    """Return settings as flags of a command line; of absolute paths only the last part.
 
     >>> as_words({"num_epochs": 3, "num_devices": [1, 2], "tf32": True, "lr": None})
     ['--num-epochs=3', '--num-devices=1,2', '--tf32']

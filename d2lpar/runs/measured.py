@@ -77,10 +77,7 @@ def record(
     run: Resumable | None,
     saves: bool = True,
 ) -> Iterator[Header | Line]:
-    """Yield the record of a measurement, from where `run` is if it can be resumed.
-
-    SIGTERM and Ctrl-C then save the last finished epoch if it `saves`.
-    """
+    """Yield a measurement's record; a stopped one `saves` its last epoch."""
     if run is None:
         yield header
         yield from repeated(job, train())

@@ -1,7 +1,4 @@
-"""How far a run is: a line per epoch, on a terminal a bar below them.
-
-A notebook shows curves instead (:mod:`d2lpar.figures.live`).
-"""
+"""How far a run is: a line per epoch, on a terminal a bar below them."""
 
 from __future__ import annotations
 
@@ -69,11 +66,7 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
 
 
 class Progress:
-    """Lines on standard error, and on a terminal a bar below them.
-
-    Each epoch gets a line; of all else a log gets one every ten seconds and the last of
-    each run, and the bar the newest.
-    """
+    """Lines on standard error, a log's every ten seconds; on a terminal a bar, too."""
 
     def __init__(self, num_epochs: int | None) -> None:
         left = "{n_fmt}/{total_fmt} epochs, {elapsed}, {remaining} left"

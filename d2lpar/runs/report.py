@@ -36,11 +36,7 @@ code { overflow-wrap: anywhere; }
 def write_page(
     out: Path, measured: Sequence[Run] = (), found: Result | None = None
 ) -> Path:
-    """Write the page of all records in ``<out>/<chapter>/``; return its path.
-
-    `found` is the result of the runs `measured`. Other records that cannot be read or
-    shown are left out, which is logged.
-    """
+    """Write the page of all records in ``<out>/<chapter>/``; return its path."""
     runs = []
     for path in sorted(out.glob("*/*.jsonl")):
         try:

@@ -1,7 +1,4 @@
-"""A training that can be interrupted and resumed, on other devices too.
-
-Resumed on the same devices, it ends with the same bits as without interruption.
-"""
+"""A training that can be interrupted and resumed, on other devices too."""
 
 from __future__ import annotations
 
@@ -21,13 +18,7 @@ log = logging.getLogger("d2lpar")
 
 
 class Resumable:
-    """A run's record from its first line to its last, and its last finished epoch.
-
-    `state` is the workload's before the first epoch. Checkpoints go to `folder`, one
-    every `every` epochs (None: only :meth:`save` writes one). `resume` is the path of a
-    checkpoint, "last", or None. Raises :class:`CheckpointError` for a checkpoint that
-    does not fit, and where those of an earlier training would be replaced.
-    """
+    """A run's record and its last finished epoch; a checkpoint every `every` epochs."""
 
     def __init__(
         self,

@@ -71,9 +71,8 @@ def sweep(
 ) -> list[Run]:
     """Run all jobs `repeats` times, round-robin; write and return their records.
 
-    `on_line` is called with every line as it arrives, the header of each measurement
-    first. Records get their final names when all are complete; otherwise partial ones
-    that hold a result are kept. Raises RunError also if another run writes to one.
+    `on_line` gets every line as it arrives. Partial records that hold a result are
+    kept.
     """
     records: dict[str, GrowingRecord] = {}  # by name of the run
     with ExitStack() as at_the_end:
@@ -93,11 +92,7 @@ def sweep(
 
 
 def measure(job: Job) -> Iterator[Header | Line]:
-    """Run one job in a fresh process; yield the lines of its record as they come.
-
-    Raises DiedError if the process was killed, and RunError for an error that it
-    reports; where memory ran out, with what would fit.
-    """
+    """Run one job in a fresh process; yield the lines of its record as they come."""
     try:
         yield from process.results(
             "d2lpar.runs.measured:measured",

@@ -1,8 +1,4 @@
-"""Is a data-parallel step the step of one device, and if not, what is wrong with it?
-
-A step is judged from outside, whatever its framework: parameters and a batch go in, and
-new parameters come out. docs/verify.md describes the file that defines it.
-"""
+"""Is a step of any framework on several devices the step of one? See docs/verify.md."""
 
 from __future__ import annotations
 
@@ -28,10 +24,9 @@ def verify(
 ) -> list[Check]:
     """Judge the step that a file defines, on `num_devices` devices against one.
 
-    The interpreter `python` runs the file, with `timeout` seconds for each answer.
-    `batch_size` is rounded to a multiple of twice the devices. Returns the checks: the
-    step is right unless the last one is "wrong" or "unjudged". Raises SettingError for
-    fewer than two devices, and for what is no Python file.
+    `python` runs the file and has `timeout` seconds for each answer. `batch_size` is
+    rounded to a multiple of twice the devices. Returns the checks: the step is right
+    unless the last one is "wrong" or "unjudged". Raises SettingError.
     """
     path = os.fspath(path)
     if num_devices < 2:

@@ -13,10 +13,7 @@ from d2lpar.verify.process import FailedError, GoneError
 
 
 class Check(NamedTuple):
-    """What was checked, the verdict, a line that says why, and the mistake's key or "".
-
-    The verdict is "right", "wrong", "skipped", or "unjudged".
-    """
+    """What was checked; "right", "wrong", "skipped" or "unjudged"; why; mistake."""
 
     what: str
     verdict: str
@@ -54,14 +51,9 @@ class Bench:
         return got, self.alone(rows, **words)
 
     def tolerance(self, ref: numpy.ndarray) -> numpy.ndarray:
-        """Return how far from `ref` rounding may take each element of a right update.
-
-        Several devices add in another order: ten times the spread of one device over
-        orders of the batch is allowed. It may be 0 by luck: n terms in any order are
-        off by at most n eps of their absolute sum (Higham, 4.2), and storing a
-        parameter costs half an eps of it on either side. What one device leaves alone
-        may not move at all.
-        """
+        """Return how far from `ref` rounding may take a right update's elements."""
+        # Devices add in another order: ten times the spread of one device over orders,
+        # or n eps of the sum (Higham, 4.2), and half an eps to store a parameter.
         new, moved = self.start + ref, ref != 0
         is_single = numpy.mean((new == new.astype("float32"))[moved]) > 0.5
         eps = numpy.finfo("float32" if is_single else "float64").eps

@@ -1,8 +1,4 @@
-"""What known mistakes make of a step, predicted from steps of one device.
-
-Each line of mistakes.tsv has the update that a mistake gives, as an expression of the
-names in `predict`, and the sentence that explains it.
-"""
+"""What known mistakes make of a step; mistakes.tsv has their updates and sentences."""
 
 from __future__ import annotations
 

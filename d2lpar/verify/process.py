@@ -1,7 +1,6 @@
 """A STEP.py in a process of its own, which ends with the tool.
 
-Any interpreter runs this file, so it imports NumPy and the standard library only, and
-sends bytes: pickled arrays depend on NumPy's version.
+Any interpreter runs this file: it imports only NumPy, and sends bytes, not pickles.
 """
 
 from __future__ import annotations

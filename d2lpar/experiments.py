@@ -38,27 +38,21 @@ class Experiment:
     about: str  # what is measured, in one clause
     presets: Mapping[str, dict]
     measure: str = ""
-    measure_with_workers: str = ""
-    """`measure` with a further argument ``workers=``, for `d2lpar launch`"""
+    measure_with_workers: str = ""  # `measure` with ``workers=``, for `d2lpar launch`
     report: str = ""
     load: str = ""
     locate: str = ""  # ``f(name, data_dir)`` settles which data set --data names
     datasets: Sequence[str] = ()  # what --data may name, beside auto
-    start: str = ""
-    """``f(seed)``: the state before the first epoch, of a training to be resumed"""
+    start: str = ""  # ``f(seed)``: the state before the first epoch, for resuming
     start_takes: Sequence[str] = ()  # the settings that `start` takes, too
-    header_facts: str = ""
-    """``f(device_type)``: fields of a record's header that this workload adds"""
+    header_facts: str = ""  # ``f(device_type)``: further fields of a record's header
     layers: str = ""  # ``f(settings)``: the shapes from which the memory is estimated
-    result: str = ""
-    """``f(runs)``: the table and the answer, of :mod:`d2lpar.records.result`"""
+    result: str = ""  # ``f(runs)``: the table and the answer
     figure: str = ""  # ``pictures(runs, answers)``: pictures and GIFs by name
-    figure_of_ways: str = ""
-    """the same of several workers that share gradients in different ways"""
+    figure_of_ways: str = ""  # of workers that share gradients in different ways
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
     threads: int | None = None  # the default of --threads; None shares the cores out
-    one_thread_each: bool = False
-    """several contexts get one thread each: OpenBLAS deadlocks with more"""
+    one_thread_each: bool = False  # of several contexts: with more, OpenBLAS deadlocks
     environment: Mapping[str, str] = field(default_factory=dict)
     """variables of the measuring process, where the user has set none"""
     environment_of_gpus: Mapping[str, str] = field(default_factory=dict)
@@ -174,8 +168,7 @@ def draw(
         return page.save({**drawn, **texts}, Path(folder), stem)
 
 
-# MXNet launches a compiled network's kernels on a GPU as one CUDA graph, on one GPU and
-# on several: otherwise two forms of a step would be compared, not two counts.
+# As CUDA graphs on one GPU and on several: else two forms of a step were compared.
 CUDA_GRAPHS = {"MXNET_ENABLE_CUDA_GRAPHS": "1"}
 FASHION_MNIST: dict[str, Any] = {
     "load": "d2lpar.datasets.fashion:load",
@@ -184,8 +177,7 @@ FASHION_MNIST: dict[str, Any] = {
     "header_facts": "d2lpar.lenet:header_facts",
 }
 FEW_IMAGES = {"n_train": 5_000, "n_test": 1_000}
-# The learning rate of "quick" is above the book's, so that the first epochs without
-# progress are few.
+# "quick" has a higher learning rate than the book: few first epochs without progress.
 QUICK = {"num_epochs": 6, "global_batch_size": 64, "lr": 0.3, "data": FEW_IMAGES}
 BOOK = {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2}
 LENET = Experiment(
@@ -418,8 +410,7 @@ _ALL = (
         start_takes=("width", "d_norm"),
         result="d2lpar.gan.result:result",
         figure="d2lpar.gan.figure:pictures",
-        # Each of MXNet's temporary buffers grows to the largest activation; 16 are as
-        # fast as 256.
+        # Each buffer grows to the largest activation; 16 are as fast as 256.
         environment={"MXNET_CPU_TEMP_COPY": "16"},
         minutes=0.6,
     ),

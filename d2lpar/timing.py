@@ -30,9 +30,8 @@ class TimingError(D2lparError, ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold each repetition's `seconds`, its `naive_seconds`, the clock read before
-    waiting, the `threads` of each CPU context, and `value`, one array, right to
-    `rtol`."""
+    """Hold each repetition's `seconds`, and `naive_seconds`, the clock read before
+    waiting; `threads` of each CPU context; `value`, one array, right to `rtol`."""
 
     name: str
     seconds: tuple[float, ...]

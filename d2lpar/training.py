@@ -36,8 +36,7 @@ class Epoch:
         self.keep_pace(self._loss_sums[-1:])
 
     def keep_pace(self, arrays: Sequence[np.ndarray]) -> None:
-        """Wait for an earlier step, by its last `arrays`, if Python is too far
-        ahead."""
+        """Wait for an earlier step, by its last `arrays`, if Python is far ahead."""
         self._in_flight += arrays
         if len(self._in_flight) > self._batches_in_flight:
             self._in_flight.popleft().wait_to_read()
@@ -64,8 +63,7 @@ class Epoch:
     def record(
         self, epoch: int, loss: float, test_acc: float, *, num_samples: int, lr: float
     ) -> EpochRecord:
-        """Return the epoch's record; raise :class:`DivergedError` if `loss` is not
-        finite."""
+        """Return the epoch's record, or raise :class:`DivergedError`."""
         times = self.times(num_samples)
         check_loss(epoch, loss, lr)
         return EpochRecord(epoch=epoch, train_loss=loss, test_acc=test_acc, **times)

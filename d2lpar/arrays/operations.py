@@ -99,8 +99,7 @@ class Sizes:
 @dataclass
 class Work:
     """Hold an operation's forms: `on_devices`, functions of a device; `on_host`, of a
-    library, of its `host` arrays and of `out`; `checks` are those of
-    :mod:`d2lpar.timing`."""
+    library, of its `host` arrays and of `out`; and :mod:`d2lpar.timing`'s `checks`."""
 
     operation: str
     shape: tuple[int, ...]

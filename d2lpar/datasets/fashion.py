@@ -106,9 +106,9 @@ def load(
     n_test: int | None = None,
     seed: int = 0,
 ) -> ImageData:
-    """Return the first `n_train` and `n_test` images of "fashion-mnist", of the
-    "sample" in the package (:func:`fashion_sample`), or, by "auto", of the sample only
-    if the whole set cannot be had."""
+    """Return the first `n_train` and `n_test` images: of "fashion-mnist", of the
+    "sample" in the package (:func:`fashion_sample`), or of "auto", the sample as a last
+    resort."""
     paths = FASHION_MNIST.paths(name, data_dir)
     if paths:
         X_train, y_train, X_test, y_test = map(read_idx, paths)
@@ -165,12 +165,9 @@ def check_head(data: str, name: str, n: int | None, available: int) -> None:
 
 
 def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
-    """Yield one epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and uint8 (n,).
-
-    `X`, uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation
-    (None: as they are), are NumPy's, or MXNet's on one device. The last batch may be
-    smaller.
-    """
+    """Yield one epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and uint8 (n,). `X`,
+    uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation or None,
+    are NumPy's, or MXNet's on one device. The last batch may be smaller."""
     if len(X) != len(y) or batch_size < 1:
         found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"
         raise ValueError(
@@ -189,7 +186,6 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
 
 
 def to_float(images):
-    """Return images (n, h, w) as float32 (n, 1, h, w); integers 0..255 become [0,
-    1]."""
+    """Return images (n, h, w) as float32 (n, 1, h, w); integers become [0, 1]."""
     pixels = images[:, None].astype("float32")
     return pixels if numpy.dtype(images.dtype).kind == "f" else pixels / 255

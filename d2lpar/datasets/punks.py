@@ -65,8 +65,7 @@ def load(
     seed: int = 0,
 ) -> FaceData:
     """Return the first `n_train` faces: "cryptopunks", or a :class:`DataError`;
-    "synthetic", drawn from `seed`; "auto", the real ones if they can be had, else drawn
-    ones."""
+    "synthetic", drawn from `seed`; "auto", real if they can be had, else drawn."""
     paths = CRYPTOPUNKS.paths(name, data_dir)
     if paths:
         return FaceData(read_tiles(paths[0]), "cryptopunks").head(n_train)

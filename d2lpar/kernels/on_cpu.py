@@ -1,5 +1,5 @@
-"""CUDA C kernels on CPU contexts, by a C++ compiler and a shared library in d2lpar's
-cache: C++ that runs a grid's threads in turn, as an operation of MXNet's engine."""
+"""CUDA C kernels on CPU contexts: compiled once to a shared library in d2lpar's cache,
+which runs a grid's threads in turn, as an operation of MXNet's engine."""
 
 from __future__ import annotations
 

@@ -23,13 +23,11 @@ def averaging(
     seed: int = 0,
     x0: numpy.ndarray | None = None,
 ) -> Iterator[Answer]:
-    """Descend on each device alone, and average the devices' x after each epoch.
-
-    A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
-    steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A;
-    the default `x0` is drawn from [0, 1). Unless `independent`, each device goes on
-    from the previous one's x, as in the notes, whose ``x = self.x_hat`` is not a copy.
-    """
+    """Descend on each device alone, and average the devices' x after each epoch. A
+    device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
+    steps of x -= lr * 2 A^T (A x - b). By default `lr` is 1e-3 / n, and `x0` drawn from
+    [0, 1). Unless `independent`, a device starts at the previous one's x, as in the
+    notes."""
     if not shards.resident:
         raise ValueError(
             "method averaging samples rows of an A in memory: use another method"

@@ -22,8 +22,7 @@ MAX_CONDITION = {"float64": 3e7, "float32": 2e3}
 
 def normal(shards: RowShards) -> Iterator[Answer]:
     """Solve the normal equations A^T A x = A^T b by Cholesky. Warns if half the digits
-    are lost, by an estimate; raises ValueError if nearly all are, or if A is
-    rank-deficient."""
+    are lost, by an estimate; raises ValueError if nearly all are, or A is deficient."""
     G, c = _gram(shards)
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
@@ -96,12 +95,10 @@ def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
 
 
 def tsqr(shards: RowShards) -> Iterator[Answer]:
-    """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not.
-
-    If A is rank-deficient, or m < n, x is the minimum-norm solution. The rank is n if
-    the estimated condition of A, columns scaled to length 1, is below 0.01 / (max(m, n)
-    eps); else it counts singular values above max(m, n) eps times the largest.
-    """
+    """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not. If A is
+    rank-deficient, or m < n, x is the minimum-norm solution. The rank is n if the
+    estimated condition of A, columns scaled to length 1, is below 0.01 / (max(m, n)
+    eps); else it counts singular values above max(m, n) eps times the largest."""
     try:
         triangle = _reduced(shards)
         triangle.wait_to_read()

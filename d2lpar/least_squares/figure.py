@@ -23,9 +23,8 @@ METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``devices`` (seconds on each number), ``distance`` to the optimum if it is
-    known, and ``error`` if a method averages (the figure of the least-squares
-    notes)."""
+    """Draw ``devices`` (seconds on each number), ``distance`` to the optimum if known,
+    and ``error`` if a method averages, as in the least-squares notes."""
     for run in runs:
         if not run.lines_of(PointRecord):
             raise RecordError(f"{labels.where(run)}: holds no points of a solver")

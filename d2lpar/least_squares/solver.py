@@ -51,12 +51,9 @@ WARN_IF_OFF_BY = 5e-3  # relative to ||x||, as the gradient that is left allows
 @dataclass(frozen=True)
 class Solution:
     """Hold what :func:`solve` found: `x` (n,), in the dtype of the computation.
-
-    `residual_norm` is ||A x - b||, NaN with an empty history if that was left out.
-    `seconds` are those of the work, without measuring residuals. Only "normal" and
-    "tsqr" estimate the `condition` of A with columns scaled to length 1, and know the
-    `rank`: if it is below n, x is the minimum-norm solution.
-    """
+    `residual_norm` is ||A x - b||, or NaN with an empty history; `seconds` do not
+    include measuring it. `condition` (of A with columns scaled to length 1) and `rank`
+    are from "normal" and "tsqr"; below rank n, x is the minimum-norm solution."""
 
     x: numpy.ndarray
     residual_norm: float
@@ -84,17 +81,15 @@ def solve(
     """Return the x (n,) that minimises ||A x - b||, for A (m, n) and b (m,).
 
     A and b are arrays or paths of ``.npy`` files. Beyond `resident_bytes` A is read in
-    blocks of `block_bytes` per device (not by "averaging"). `dtype`, of the computation
-    and of x, is float64 or float32. The history, with distances to a `reference` (n,),
-    and the last pass over A are left out without `residual`. `options` are the
-    method's.
+    blocks of `block_bytes` per device (not by "averaging"). `dtype`, of computation and
+    x, is float64 or float32. Without `residual` the history, of distances to a
+    `reference` (n,), and a last pass over A are left out. `options` are the method's.
 
     Unless A^T (A x - b) is zero up to rounding and `tol`, "normal" and "tsqr" raise
     ValueError, "cgls" and "gradient" log a warning; "averaging" is not examined. Raises
-    ValueError also for numbers that are not finite, and for "normal" on a
-    rank-deficient or too ill-conditioned A; TypeError for masked, sparse and complex
-    arrays; :class:`DivergedError` if "averaging" diverges; :class:`DeviceError` for a
-    deadlock.
+    ValueError also for numbers not finite, and for "normal" on a rank-deficient or too
+    ill-conditioned A; TypeError for masked, sparse and complex arrays;
+    :class:`DivergedError` by "averaging"; :class:`DeviceError` for a deadlock.
     """
     devices = choose(devices, None)
     if method not in METHODS:
@@ -202,12 +197,10 @@ def measure(
     **options,
 ) -> Iterator[PointRecord]:
     """Solve a problem `repeats` times, yielding a record per point of each history.
-
     `data` defaults to the notes' problem, 10,000 x 1,000; `num_epochs` are of
     "averaging"; `options` are those of :func:`solve`. If A is in memory, iterative
     methods start at the notes' x. The last record of a repeat holds the first five
-    elements of x, and for "averaging" up to 1,000.
-    """
+    elements of x, and for "averaging" up to 1,000."""
     check_whole("repeats", repeats)
     data = data or datasets.uniform_problem(10_000, 1_000, seed)
     A, b, reference = data.A, data.b, None
@@ -240,12 +233,9 @@ def measure(
 
 class LeastSquare:
     """Average as the class of the least-squares notes: only its import changes.
-
-    :meth:`run` is method "averaging" on the first `num_gpu` GPUs that MXNet can use, or
-    on CPU contexts. `error_list` keeps the errors of :meth:`check` and, after each
-    epoch, every device's. `options` are those of "averaging": ``independent=False``
-    restores the notes' order of devices.
-    """
+    :meth:`run` is "averaging" on the first `num_gpu` GPUs, or on CPU contexts.
+    `error_list` keeps :meth:`check`'s errors and, after each epoch, every device's.
+    `options` are of "averaging"; ``independent=False`` restores the notes' order."""
 
     def __init__(self, A, b, num_gpu: int = 2, epoches: int = 2, **options) -> None:
         self.A, self.b, self.num_gpu = A, b, num_gpu

@@ -47,8 +47,7 @@ class GpuCard:
 
 @dataclass(frozen=True)
 class CpuCard:
-    """The host of all CPU contexts: memory in bytes, cores within affinity and
-    limits."""
+    """The host of CPU contexts: memory in bytes, cores within affinity and limits."""
 
     model: str
     physical_cores: int | None

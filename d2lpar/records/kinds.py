@@ -17,8 +17,7 @@ from msgspec import Meta
 # Where a step's time goes, in the order in which it does.
 PARTS = ("split and copy", "forward", "backward", "all-reduce", "update")
 
-# "int8-<calibration>" has one scale per tensor, "int8-channels-<calibration>" one scale
-# per output channel of the weights.
+# One scale per tensor; with "int8-channels", one per output channel of the weights.
 INT8 = ("int8-none", "int8-naive", "int8-entropy")
 PRECISIONS = (
     *("float32", "bfloat16", "float16", *INT8),
@@ -52,8 +51,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     num_devices: int
     device_kind: Literal["cpu", "gpu"]
     devices: list[str]  # one label per device
-    threads_per_device: Optional[int]
-    """None on GPUs"""
+    threads_per_device: Optional[int]  # None on GPUs
     cores: int
     cpu_model: str
     dataset: str
@@ -65,14 +63,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     versions: dict[str, str]  # d2lpar, mxnet, numpy, python
     git_commit: Optional[str]
     git_dirty: Optional[bool]
-    date: str
-    """ISO 8601, UTC"""
+    date: str  # ISO 8601, UTC
     variant: Variant = ""  # which of an experiment's methods, where it has several
     workers: int = 1  # processes that trained together, num_devices in all
     servers: int = 0  # parameter servers between the workers
     gpu_build: dict[str, Any] = {}  # of :mod:`d2lpar.machine`; {} on CPUs
-    lenet_channels: Optional[tuple[int, int]] = None
-    """of LeNet in training on these devices, where they are not the book's 20 and 50"""
+    lenet_channels: Optional[tuple[int, int]] = None  # where not the book's 20, 50
 
 
 class BenchmarkHeader(
@@ -98,14 +94,13 @@ class BenchmarkHeader(
     on_gpus: list[str] = []
     note: str = ""
     gpu_build: dict[str, Any] = {}
-    # Of a comparison of trainings, as in a run's header:
+    # Of trainings, as in a run's header:
     dataset: str = ""
     dataset_sha256: str = ""
     synthetic: bool = False
     seed: int = 0
     settings: dict[str, Any] = {}
-    first_losses_checked: bool = False
-    """whether the peers repeated our first losses before they were timed"""
+    first_losses_checked: bool = False  # peers repeated ours before they were timed
 
 
 # Trainings and solvers
@@ -134,7 +129,7 @@ class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
     """What one epoch of a GAN's training measured, as in :class:`EpochRecord`.
 
     `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
-    `d_fake` are the mean D(x) and D(G(z)), in [0, 1]; each before its step.
+    `d_fake` are the means of D(x) and D(G(z)), in [0, 1]; each is before its step.
     """
 
     epoch: int
@@ -176,8 +171,7 @@ class PointRecord(Line, tag="point", frozen=True):
 
     `seconds` are of its work so far, without measuring. `residual_norm` is ||A x - b||,
     `device_residual_norms` are of each device's x (in older records also of its rows).
-    `distance` is ||x-x*|| / ||x*||, x* by LAPACK; `x_begins` are the first elements of
-    x.
+    `distance` is ||x-x*|| / ||x*||, x* by LAPACK. `x` or `x_begins`: all or some of x.
     """
 
     iteration: int
@@ -197,8 +191,7 @@ class StepRecord(Line, tag="step", frozen=True):
     """How long one step takes on a run's devices, or on the first `num_devices`.
 
     Each of `seconds` is the mean of `steps` steps; `issue_seconds` is Python's time to
-    issue one. `parts` has a step's seconds by :data:`PARTS`, found by omission, or
-    nothing.
+    issue one. `parts` has a step's seconds by :data:`PARTS`, by omission, or nothing.
     """
 
     global_batch_size: int
@@ -238,11 +231,11 @@ class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
 
 
 class PrecisionRecord(Line, tag="precision", frozen=True):
-    """What inference in one precision measured, or why it was refused.
+    """What inference in one precision measured, or why the hardware or build refused.
 
-    `test_acc` is in [0, 1]; `agreement` is the share of test images with float32's
-    class. `images_per_sec` is the median of `n` passes on all devices, with quartiles.
-    `weight_bytes` are the parameters' on one device.
+    `test_acc` is in [0, 1]; `agreement` is the share of test images that float32 puts
+    in the same class. `images_per_sec` is the median of `n` passes on all devices, with
+    its quartiles. `weight_bytes` are the parameters' on one device.
     """
 
     precision: Literal[PRECISIONS]  # type: ignore[valid-type]

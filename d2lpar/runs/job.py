@@ -11,14 +11,12 @@ from d2lpar import experiments
 from d2lpar.devices import Device
 from d2lpar.machine import host
 
-# Every step allocates and frees activations of 10 MB. The C library would return each
-# of them to the system at once, and the page faults of all devices queue for one lock.
+# Else activations are returned to the system at once: page faults queue for one lock.
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
 }
-# MXNet keeps to cuDNN's deterministic algorithms, and does not choose among them by
-# their times, which differ from run to run.
+# cuDNN's deterministic algorithms, not chosen by times, which differ from run to run.
 DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
 
 

@@ -165,8 +165,7 @@ def measured_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | 
     train = measurement(work, function, chosen, data, workers=workers)
     run, first = None, workers.number == 0
     if work.experiment.start:
-        # Worker 0 alone writes checkpoints, one every epoch by default, so that the
-        # launcher can restart all. In "dist_async" every worker reads.
+        # Worker 0 alone writes checkpoints; in "dist_async" every worker reads one.
         every = (work.checkpoint_every or 1) if first else None
         resume = resume_of(work) if first or not workers.synchronous else None
         state = start_of(work)

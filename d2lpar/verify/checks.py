@@ -13,7 +13,7 @@ from d2lpar.verify.process import FailedError, GoneError
 
 
 class Check(NamedTuple):
-    """What was checked; "right", "wrong", "skipped" or "unjudged"; why; mistake."""
+    """What was checked, the verdict, a line that says why, and the mistake or ""."""
 
     what: str
     verdict: str
@@ -44,8 +44,7 @@ class Bench:
         """Return the update of several devices, and what it should be."""
         got = self.several(rows, **words)
         if "steps" in words and self.steps_add:
-            # From where several have arrived: a rounding error of the first step may
-            # decide on which side of a ReLU a sample is.
+            # From the same place: rounding may move a sample over a ReLU's edge.
             first = self.several(rows)
             return got, first + self.alone(rows, start=self.start + first)
         return got, self.alone(rows, **words)

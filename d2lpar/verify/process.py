@@ -6,6 +6,7 @@ Any interpreter runs this file: it imports only NumPy, and sends bytes, not pick
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import signal
 import subprocess
@@ -108,7 +109,15 @@ class Subject:
         parts = zip(numpy.split(numpy.frombuffer(start), ends[:-1]), self.params)
         params = [part.reshape(p.shape).astype(p.dtype) for part, p in parts]
         X, y = (a[rows] for a in self.X_y)
-        new = getattr(self.module, name)(params, X, y, num_devices, lr, **words)
+        function = getattr(self.module, name, None)
+        if function is None:
+            raise NotImplementedError(f"the file defines no function `{name}`")
+        takes = inspect.signature(function).parameters.values()
+        names = {p.name for p in takes}
+        for word in words:
+            if word not in names and all(p.kind is not p.VAR_KEYWORD for p in takes):
+                raise NotImplementedError(f"`{name}` has no argument `{word}`")
+        new = function(params, X, y, num_devices, lr, **words)
         return b"".join(map(self.pack, new if name == "replicas" else [new]))
 
     def pack(self, params):
@@ -132,6 +141,8 @@ def serve(path, connection):
         try:
             subject = subject or Subject(importlib.import_module(file[: -len(".py")]))
             answer = getattr(subject, name)(*arguments)
+        except NotImplementedError as error:  # an optional part, named in plain words
+            answer = str(error)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}".splitlines()[0]
         connection.send(answer)

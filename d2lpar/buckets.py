@@ -91,11 +91,9 @@ class BucketTrainer:
         self._kvstore.init(0, self._grads[0])
 
     def set_learning_rate(self, lr: float) -> None:
-        """Take later steps with this learning rate."""
         self._lr = lr
 
     def allreduce_grads(self) -> None:
-        """Sum the gradients over the devices, in place."""
         if len(self._grads) > 1:
             self._kvstore.pushpull(0, self._grads)
 

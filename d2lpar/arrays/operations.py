@@ -87,7 +87,6 @@ class Sizes:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The amount of data, as a record states it."""
         return {k: v for k, v in asdict(self).items() if k != "seed"}
 
     @property

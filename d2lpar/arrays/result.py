@@ -45,7 +45,6 @@ class Row:
 
     @property
     def gflop_per_sec(self) -> float:
-        """Return the rate of arithmetic."""
         return self.flops / self.seconds.median / 1e9
 
     @property

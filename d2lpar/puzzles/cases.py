@@ -334,7 +334,7 @@ class Puzzle(NamedTuple):
     """A function that makes cases and, with `exchange`, what a solution may need.
 
     `sends` names a row of :func:`limits`. `memory` counts arrays, parts of an array and
-    further numbers that a device may hold. The `route` is a :class:`Network`'s.
+    further numbers that a device may hold. The `route` is a `Network`'s.
     """
 
     case: Callable[..., Case]

@@ -1,4 +1,4 @@
-"""Steps, operator by operator. MXNet's profiler writes once a process: call one once."""
+"""Steps, operator by operator. The profiler writes once per process: call one function."""
 
 from __future__ import annotations
 

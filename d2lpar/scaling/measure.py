@@ -32,10 +32,11 @@ def measure(
 ) -> Iterator[StepRecord | AllReduceRecord]:
     """Measure "concise" or "from scratch" on some devices, yielding a record's lines.
 
-    Of the first `device_counts` devices, in turn: at each of `batch_sizes` `samples`
-    means of steps that take `seconds` together, at `parts_at` parts of a step from
-    `turns` turns, and all-reduces of `all_reduce_sizes` bytes. Others:
-    :func:`d2lpar.lenet.train`.
+    On the first `device_counts` devices, in turn (by default on all): at each batch of
+    `batch_sizes`, `samples` means of steps that take `seconds` together, and at
+    `parts_at` the parts of a step, from `turns` turns. All-reduces: of arrays of
+    `all_reduce_sizes` bytes and of LeNet's gradients; without sizes none. The others
+    are :func:`d2lpar.lenet.train`'s.
     """
     chosen = training.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data

@@ -422,9 +422,8 @@ chapter.score()
 # asserts. With the same batch d2l saw a slowdown on V100s; [a table of Chapter
 # 6](scaling.py) has one and two H200s.
 #
-# d2l printed an accuracy of 0.80 on one V100 and 0.84 on two. Two GPUs are not better:
-# the computation is the same up to rounding, and the accuracy moves by some points from
-# run to run, as the bands in the first picture show.
+# d2l printed accuracies of 0.80 on one V100 and 0.84 on two. Two are not better: the
+# accuracy moves by some points from run to run, as the bands in the first picture show.
 #
 # ## Summary
 #
@@ -433,14 +432,16 @@ chapter.score()
 # > device, up to rounding, if their replicas start equal, each gets the same sum, and
 # > the network processes each image by itself.
 #
+# With dropout, N devices and one are different trainings: each context draws masks of
+# its own, which repeat with the seed ([why](../docs/second-gpu.md#dropout-and-seeds)).
+#
 # [`d2lpar verify`](../docs/verify.md) checks a step of your own, in any framework.
 #
 # ## Exercises
 #
 # 1. Leave out the `allreduce` in `train_batch`. What does `agree` print? Does the
-#    network still learn? *(`False`. Each replica still learns, but from its own half
-#    only, and with steps that are about half as large, because the sum over one half is
-#    divided by the size of the whole batch.)*
+#    network still learn? *(`False`. Each replica learns from its own half only, with
+#    steps about half as large: its sum is divided by the size of the whole batch.)*
 # 2. Divide by `X_shards[0].shape[0]`, the shard, instead of by the batch, and compare
 #    `one_step` on two devices with `one_step` on one. *(On two devices the step is
 #    twice as large: up to rounding, the step of one device with a learning rate of 0.4

@@ -3,7 +3,6 @@
 import io
 import time
 
-from IPython.display import display
 from matplotlib.figure import Figure
 
 from d2lpar.figures import page
@@ -16,6 +15,8 @@ class Curves:
     """One panel, as in the book, with a curve per measure and run that has come."""
 
     def __init__(self, in_words):
+        from IPython.display import display
+
         self.in_words, self.run, self.words = in_words, "", ""
         self.curves, self.shown_at = {}, 0.0
         self.output = display({"text/plain": ""}, raw=True, display_id=True)

@@ -1,7 +1,6 @@
 """Low precision: the conversion, what INT8 changes, and rows for refusals."""
 
 import ctypes
-import re
 
 import numpy
 import pytest
@@ -172,10 +171,8 @@ def test_refusals_and_crashes_in_their_own_processes_are_rows(data, params):
     assert half.agreement >= 0.97 or half.why_not  # oneDNN needs a CPU with AVX-512
     assert "FP16" in refused.why_not and "\n" not in refused.why_not
     assert refused.n == 0 and not refused.images_per_sec >= 0
-    assert (
-        re.search("SIGSEGV|Segmentation", crashed.why_not)
-        and "\n" not in crashed.why_not
-    )
+    assert crashed.why_not.startswith("ended with ")
+    assert "\n" not in crashed.why_not
     assert (crashed.precision, crashed.weights) == ("int8-channels-none", "trained")
 
 

@@ -1,5 +1,7 @@
-"""The one place that prepares the environment and imports MXNet, 1.9.1 or 2. Everything
-else writes ``from d2lpar._mxnet import mx, np, npx, autograd, gluon``."""
+"""The one place that prepares the environment and imports MXNet, 1.9.1 or 2.
+
+Everything else writes ``from d2lpar._mxnet import mx, np, npx, autograd, gluon``.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,10 @@ ENGINE_DEFAULTS = {
 
 
 def _prepare() -> None:
-    """Check and set what MXNet's first import needs; refuse no build, two, or one whose
-    libraries are missing."""
+    """Check and set what MXNet's first import needs.
+
+    Refuse no build, two, or one whose libraries are missing.
+    """
     check_environment()
     build = check_installed()
     set_defaults(ENGINE_DEFAULTS)
@@ -101,8 +105,11 @@ if IS_MXNET_2:
 
 
 def gluon_block(cls: Any) -> Any:
-    """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes, as
-    ``hybrid_forward`` of MXNet 1 or ``forward`` of 2. `F` has ``np`` and ``npx``."""
+    """Make a Gluon block compute ``cls.compute(F, *inputs, **parameters)``.
+
+    `F` has ``np`` and ``npx``. MXNet 1 calls it as ``hybrid_forward``, 2 as
+    ``forward``.
+    """
     if not IS_MXNET_2:
         cls.hybrid_forward = lambda self, F, *inputs, **parameters: self.compute(
             F, *inputs, **parameters
@@ -139,7 +146,9 @@ def set_shapes(net: Any) -> None:
 @contextmanager
 def lowering_semantics() -> Iterator[None]:
     """Lower networks and call them within: on ``mx.nd`` arrays in MXNet 1.
-    SymbolBlock's warning that its input has no type is silenced."""
+
+    SymbolBlock's warning that its input has no type is silenced.
+    """
     # Arrays first: MXNet allows NumPy arrays with NumPy shapes only.
     arrays, shapes = mx.util.np_array(IS_MXNET_2), mx.util.np_shape(IS_MXNET_2)
     with arrays, shapes, warnings.catch_warnings():
@@ -159,8 +168,10 @@ def load_symbol(path: str) -> tuple[Any, Any]:
 
 
 def quantize_net(net: Any, batches: Sequence, **options: Any) -> Any:
-    """Call MXNet 1's ``quantize_net_v2``, or MXNet 2's like, with host batches; with
-    ``calib_mode="none"`` only the first one's shape is used."""
+    """Call MXNet 1's ``quantize_net_v2``, or MXNet 2's like, with host batches.
+
+    With ``calib_mode="none"`` only the first one's shape is used.
+    """
     data = {"data_shapes": [mx.io.DataDesc("data", batches[0].shape)]}
     calibrated = options["calib_mode"] != "none"
     if IS_MXNET_2:

@@ -1,5 +1,8 @@
-"""What MXNet 1.9.1 expects of NumPy 1: names that 1.20, 1.24, 2.0 and later removed,
-put back if missing before it is imported, and numbers as plain text."""
+"""Put back what MXNet 1.9.1 expects of NumPy 1.
+
+These are names that NumPy 1.20, 1.24, 2.0 and later removed, if they are missing before
+MXNet is imported, and numbers as plain text.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,11 @@ def restore_numpy_names() -> None:
 
 
 def write_numbers_plainly() -> None:
-    """Let MXNet, which writes arguments as text, take NumPy 2's numbers as shapes and
-    indices: "[0, np.int64(2)]" no operator reads. A second call changes nothing."""
+    """Let MXNet take NumPy 2's numbers as shapes and indices.
+
+    MXNet writes arguments as text, and no operator reads "[0, np.int64(2)]". A second
+    call changes nothing.
+    """
 
     def as_text(argument) -> str:
         if type(argument) in (list, tuple):

@@ -29,8 +29,10 @@ def shares(n: int, parts: int) -> list[slice]:
 
 
 def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
-    """Return NumPy and mx.np arrays as they are, mx.nd arrays as views, others copied;
-    TypeError for a masked array and a dtype that MXNet does not have."""
+    """Return NumPy and mx.np arrays as they are, mx.nd arrays as views, others copied.
+
+    Raises TypeError for a masked array and a dtype that MXNet does not have.
+    """
     if isinstance(array, np.ndarray):
         return array
     if isinstance(array, mx.nd.NDArray):
@@ -47,8 +49,11 @@ def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
 
 
 def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]]:
-    """Return parameters as they are, of which one may recur, and as arrays. TypeError
-    unless a list of float arrays; ValueError for two views of one array."""
+    """Return parameters as they are, of which one may recur, and as arrays.
+
+    Raises TypeError unless a list of float arrays, ValueError for two views of one
+    array.
+    """
     if hasattr(params, "shape") or isinstance(params, dict):
         raise TypeError(f"params is one {type(params).__name__}: write a list")
     params = list(params)
@@ -126,8 +131,10 @@ def check_dtype(of_X, of_params) -> None:
 
 
 def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
-    """Raise unless `y` are labels for scores such as `y_hat`: MXNet clips class numbers
-    silently. Labels on a device are not read."""
+    """Raise unless `y` are labels for scores such as `y_hat`.
+
+    MXNet clips class numbers silently. Labels on a device are not read.
+    """
     y = as_array("y", y)
     if y.dtype == bool:  # MXNet would fail in a later step
         raise TypeError("y is bool: write labels as integers, y.astype('int32')")
@@ -183,8 +190,10 @@ def on_gpu_in_float32(params: Sequence[np.ndarray]) -> bool:
 
 
 def pushed_together(device: mx.Context) -> contextlib.AbstractContextManager:
-    """Push a GPU's operations in groups of 100: the engine waits for the GPU after each
-    group, a quarter of the time from scratch."""
+    """Push a GPU's operations in groups of 100.
+
+    The engine waits for the GPU after each group, a quarter of the time from scratch.
+    """
     on_gpu = device.device_type == "gpu"
     return mx.engine.bulk(100) if on_gpu else contextlib.nullcontext()
 

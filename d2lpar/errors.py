@@ -1,5 +1,7 @@
-"""The errors of d2lpar, shown in one line with an exit code by the command line;
-one-line summaries of third-party errors, signals as errors."""
+"""The errors of d2lpar, each a line and an exit code on the command line.
+
+Beside them: one-line summaries of third-party errors, and signals as errors.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,10 @@ def is_from_mxnet(error: BaseException) -> bool:
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless ignored. Python
-    drops what a destructor raises, so there the signal is sent again."""
+    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless ignored.
+
+    Python drops what a destructor raises, so there the signal is sent again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

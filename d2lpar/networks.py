@@ -1,6 +1,9 @@
-"""LeNet as a function of eight parameters; :class:`d2lpar.lenet.network.LeNet` in
-Gluon. Source: the book (d2l), "Training on Multiple GPUs": two convolutions, average
-pooling and two dense layers; weights drawn from N(0, 0.01)."""
+"""LeNet as a function of eight parameters.
+
+Two convolutions, average pooling and two dense layers; weights drawn from N(0, 0.01).
+In Gluon it is :class:`d2lpar.lenet.network.LeNet`. Source: the book (d2l), "Training on
+Multiple GPUs".
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,11 @@ MANY_IMAGES = 1024
 
 
 def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
-    """Draw parameters [W1, b1, W2, b2, W3, b3, W4, b4] as host arrays, float32: weights
-    from N(0, scale), biases 0. On the host, as MXNet's streams depend on the device."""
+    """Draw parameters [W1, b1, W2, b2, W3, b3, W4, b4] as host arrays, float32.
+
+    Weights are from N(0, scale), biases 0. On the host, because MXNet's streams depend
+    on the device.
+    """
     rng = numpy.random.default_rng(seed)
     return [
         rng.normal(scale=scale, size=shape).astype(numpy.float32)
@@ -67,9 +73,12 @@ def convolve(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def bias_as_weight(F, X, W, taps):
-    """Return images with a channel of ones, and weights with `taps` (o, 1, k, k), zeros
-    with b (o,) in a corner: the convolution is that of X and W plus b. On an H200 cuDNN
-    takes 7 ms for the gradient of a first bias, 1 ms for that of its weights."""
+    """Return images and weights whose convolution is that of X and W plus b.
+
+    The images get a channel of ones, the weights `taps` (o, 1, k, k), zeros with b (o,)
+    in a corner. On an H200 cuDNN takes 7 ms for the gradient of a first bias, 1 ms for
+    that of its weights.
+    """
     ones = F.ones_like(X[:, :1])
     return F.concatenate([X, ones], axis=1), F.concatenate([W, taps], axis=1)
 
@@ -81,9 +90,11 @@ def padded_bias(F, b, kernel: int):
 
 
 def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Multiply X (n, i) by W (i, o) and add b (o,): the book's ``np.dot(X, W) + b``. On
-    a CPU oneDNN does; OpenBLAS in MXNet's wheel is slower, and deadlocks when two CPU
-    contexts with more than one thread each call it at the same time."""
+    """Multiply X (n, i) by W (i, o) and add b (o,): the book's ``np.dot(X, W) + b``.
+
+    On a CPU oneDNN does; OpenBLAS in MXNet's wheel is slower, and deadlocks when two
+    CPU contexts with more than one thread each call it at the same time.
+    """
     if X.ctx.device_type == "gpu":
         return np.dot(X, W) + b
     return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1], no_bias=False)

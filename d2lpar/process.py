@@ -1,6 +1,9 @@
-"""Run a function in a fresh process: MXNet reads its threads and buffers once, may
-crash, and gives memory back only at the end. By loky: it keeps ``sys.path``, does not
-run ``__main__`` again, and ends with its parent."""
+"""Run a function in a fresh process.
+
+MXNet reads its threads and buffers once, may crash, and gives memory back only at the
+end. By loky: it keeps ``sys.path``, does not run ``__main__`` again, and ends with its
+parent.
+"""
 
 from __future__ import annotations
 

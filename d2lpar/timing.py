@@ -1,6 +1,8 @@
-"""Times that can be trusted: synchronised, warmed up, and of results that are right. A
-clock read before the devices have finished measures Python, so both are read. Only
-:func:`measure` loads MXNet."""
+"""Times that can be trusted: synchronised, warmed up, and of results that are right.
+
+A clock read before the devices have finished measures Python, so both are read. Only
+:func:`measure` loads MXNet.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ class TimingError(D2lparError, ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold each repetition's `seconds`, and `naive_seconds`, the clock read before
-    waiting; `threads` of each CPU context; `value`, one array, right to `rtol`."""
+    """Hold each repetition's `seconds`, synchronised, and what was computed.
+
+    `naive_seconds` are by the clock read before waiting; `threads` those of each CPU
+    context; `value` is one array, right to `rtol`.
+    """
 
     name: str
     seconds: tuple[float, ...]

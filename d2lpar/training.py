@@ -88,8 +88,10 @@ def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None
 
 
 def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndarray]:
-    """Return the uint8 arrays of `data` on a device, where batches are cut from them:
-    copies from the host would wait for cpu(0)."""
+    """Return the uint8 arrays of `data` on a device, where batches are cut from them.
+
+    Copies from the host would wait for cpu(0).
+    """
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
 
 
@@ -130,8 +132,10 @@ def check_whole(name: str, value: int, most: int | None = None) -> None:
 def choose(
     devices: str | Sequence[mx.Context], num_devices: int | None
 ) -> list[mx.Context]:
-    """Return the first `num_devices` contexts of a device string or list (None: all);
-    :class:`DeviceError` if there are fewer, TypeError for other types."""
+    """Return the first `num_devices` contexts of a device string or list (None: all).
+
+    Raises :class:`DeviceError` if there are fewer, and TypeError for other types.
+    """
     contexts = parse(devices) if isinstance(devices, str) else devices
     check_contexts(contexts)
     if num_devices is not None:

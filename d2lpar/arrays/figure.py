@@ -61,8 +61,11 @@ def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None
 
 
 def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
-    """Draw GFLOP/s against FLOP per byte, MXNet beside PyTorch, under the device's own
-    copy and product and, solid, the roof of the data sheet of a GPU's `model`."""
+    """Draw GFLOP/s against FLOP per byte, MXNet beside PyTorch.
+
+    The roofs are the device's own copy and product and, solid, those of the data sheet
+    of a GPU's `model`.
+    """
     fewest = min(row.num_devices for row in table if row.num_devices)
     ours = [row for row in table if row.num_devices == fewest]
     roof = max(row.gflop_per_sec for row in rows_of("product", ours))

@@ -1,5 +1,8 @@
-"""The sources' array operations: functions that draw an operation's arrays, split their
-rows over the devices, and yield a :class:`Work`."""
+"""The sources' array operations.
+
+Functions draw an operation's arrays, split their rows over the devices, and yield a
+:class:`Work`.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +100,11 @@ class Sizes:
 
 @dataclass
 class Work:
-    """Hold an operation's forms: `on_devices`, functions of a device; `on_host`, of a
-    library, of its `host` arrays and of `out`; and :mod:`d2lpar.timing`'s `checks`."""
+    """Hold an operation's forms, and how they are checked.
+
+    `on_devices` are functions of a device; `on_host`, of a library, of its `host`
+    arrays and of `out`; `checks` are :mod:`d2lpar.timing`'s.
+    """
 
     operation: str
     shape: tuple[int, ...]
@@ -163,8 +169,10 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Wor
 
 
 def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """Yield the CryptoPunks notebook's sum of n x 10 numbers. MXNet's own sum adds one
-    by one, in one thread; oneDNN's dense layer adds vectors."""
+    """Yield the CryptoPunks notebook's sum of n x 10 numbers.
+
+    MXNet's own sum adds one by one, in one thread; oneDNN's dense layer adds vectors.
+    """
     host = rng.standard_normal((sizes.sum_rows, SUM_COLUMNS), dtype="float32")
     x = _shards(host, devices)
     ones = {}
@@ -215,8 +223,10 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[W
 
 
 def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """Yield the GPUSOROBAN posts' product of two n x n matrices, checked by the product
-    with a random vector (Freivalds): n^2 operations."""
+    """Yield the GPUSOROBAN posts' product of two n x n matrices.
+
+    It is checked by the product with a random vector (Freivalds): n^2 operations.
+    """
     n = sizes.product
     host = rng.standard_normal((n, n), dtype="float32")
     weight = rng.standard_normal((n, n), dtype="float32")

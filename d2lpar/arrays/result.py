@@ -23,8 +23,11 @@ TRANSFERS = ("host to device", "device to host", "device to device")
 
 @dataclass(frozen=True)
 class Row:
-    """Hold all samples of one operation in one form. `where` is "1 context, 2 threads",
-    "CPU" (the host beside GPUs) or ""; `num_devices` is 0 for a library of the host."""
+    """Hold all samples of one operation in one form.
+
+    `where` is "1 context, 2 threads", "CPU" (the host beside GPUs) or ""; `num_devices`
+    is 0 for a library of the host.
+    """
 
     num_devices: int
     operation: str

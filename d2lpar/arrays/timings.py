@@ -36,8 +36,10 @@ def measure(
     product_repeats: int | None = None,
 ) -> Iterator[TimingRecord]:
     """Time every operation, yielding a record for each of its forms and libraries.
+
     NumPy and, if installed, PyTorch stand beside one device, with its threads, or all
-    cores and PyTorch's GPU. The product is repeated `product_repeats` times."""
+    cores and PyTorch's GPU. The product is repeated `product_repeats` times.
+    """
     chosen = choose(devices, num_devices)
     on_cpu = chosen[0].device_type == "cpu"
     threads = (omp_threads() or 1) if on_cpu else usable_cores()

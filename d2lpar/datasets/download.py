@@ -1,5 +1,8 @@
-"""Files of a published data set, verified: from ``--data-dir``, ``$D2LPAR_DATA``, or
-the user's cache, into which pooch downloads them."""
+"""Files of a published data set, verified.
+
+They come from ``--data-dir``, ``$D2LPAR_DATA``, or the user's cache, into which pooch
+downloads them.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,11 @@ class PublishedFiles:
         return self.name if self.paths(name, data_dir) else self.substitute
 
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
-        """Return the files, downloaded if need be, or [] for the substitute. Raises
-        :class:`DataError` for damaged ones, and for none unless `name` is "auto"."""
+        """Return the files, downloaded if need be, or [] for the substitute.
+
+        Raises :class:`DataError` for damaged ones, and for none unless `name` is
+        "auto".
+        """
         names = ("auto", self.name, self.substitute)
         if name not in names:
             raise SettingError(f"data {name!r}: write one of {', '.join(names)}")

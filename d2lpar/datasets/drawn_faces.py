@@ -1,6 +1,8 @@
-"""Pixel faces put together at random from the sprites of ``data/sprites.png``: a row of
-tiles for each of :data:`LAYERS`. In its palette 0 is transparent, 1 erases what is
-below, and :data:`TONES` change from face to face."""
+"""Pixel faces put together at random from the sprites of ``data/sprites.png``.
+
+It has a row of tiles for each of :data:`LAYERS`. In its palette 0 is transparent, 1
+erases what is below, and :data:`TONES` change from face to face.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,11 @@ TONES = {
 
 
 def synthetic_punks(n: int = 10_000, seed: int = 0) -> numpy.ndarray:
-    """Draw `n` faces, uint8 (n, 3, 24, 24), in RGB. The first k of a seed are the same
-    for every n >= k. Raises :class:`SettingError` unless `n` is 1 to a million."""
+    """Draw `n` faces, uint8 (n, 3, 24, 24), in RGB.
+
+    The first k of a seed are the same for every n >= k. Raises :class:`SettingError`
+    unless `n` is 1 to a million.
+    """
     check_head("the sampler of faces", "n", n, MAX_FACES)
     with Image.open(SPRITES) as picture:
         sprites = numpy.asarray(picture).reshape(len(LAYERS), SIDE, -1, SIDE)

@@ -1,5 +1,8 @@
-"""Fashion-MNIST in host memory, or the sample of it in the package. Source: Xiao,
-Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT: ``data/FASHION-MNIST-LICENCE``."""
+"""Fashion-MNIST in host memory, or the sample of it in the package.
+
+Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT:
+``data/FASHION-MNIST-LICENCE``.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +61,11 @@ FASHION_CLASSES = (
 
 @dataclass(frozen=True)
 class ImageData:
-    """Hold images `X_train` and `X_test`, uint8 (n, 28, 28), and labels `y_train` and
-    `y_test`, uint8 (n,), the index in `classes`; unpacks into these four arrays."""
+    """Hold images and labels; unpacks into these four arrays.
+
+    `X_train` and `X_test` are uint8 (n, 28, 28), `y_train` and `y_test`, uint8 (n,),
+    indices of `classes`.
+    """
 
     X_train: numpy.ndarray
     y_train: numpy.ndarray
@@ -106,9 +112,11 @@ def load(
     n_test: int | None = None,
     seed: int = 0,
 ) -> ImageData:
-    """Return the first `n_train` and `n_test` images: of "fashion-mnist", of the
-    "sample" in the package (:func:`fashion_sample`), or of "auto", the sample as a last
-    resort."""
+    """Return the first `n_train` and `n_test` images of a data set.
+
+    It is "fashion-mnist", the "sample" in the package (:func:`fashion_sample`), or
+    "auto": the sample as a last resort.
+    """
     paths = FASHION_MNIST.paths(name, data_dir)
     if paths:
         X_train, y_train, X_test, y_test = map(read_idx, paths)
@@ -125,8 +133,11 @@ def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:
 
 
 def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> ImageData:
-    """Return images of Fashion-MNIST from the package, chosen by `seed`. Raises
-    :class:`SettingError` for more than 500 training or 100 test images per class."""
+    """Return images of Fashion-MNIST from the package, chosen by `seed`.
+
+    Raises :class:`SettingError` for more than 500 training or 100 test images per
+    class.
+    """
     with numpy.load(SAMPLE) as arrays:
         whole = ImageData(**arrays, name="fashion-mnist-sample")
     check_head(whole.name, "n_train", n_train, len(whole.y_train))
@@ -165,9 +176,11 @@ def check_head(data: str, name: str, n: int | None, available: int) -> None:
 
 
 def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
-    """Yield one epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and uint8 (n,). `X`,
-    uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation or None,
-    are NumPy's, or MXNet's on one device. The last batch may be smaller."""
+    """Yield one epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and uint8 (n,).
+
+    `X`, uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation or
+    None, are NumPy's, or MXNet's on one device. The last batch may be smaller.
+    """
     if len(X) != len(y) or batch_size < 1:
         found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"
         raise ValueError(

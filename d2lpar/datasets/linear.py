@@ -39,8 +39,10 @@ def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
 
 
 def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """Return the same problem with A in a file in TMPDIR, 8 bytes per number, which may
-    exceed the memory and is deleted with the problem."""
+    """Return the same problem with A in a file in TMPDIR, 8 bytes per number.
+
+    The file may exceed the memory, and is deleted with the problem.
+    """
     folder = tempfile.TemporaryDirectory(prefix="d2lpar-")
     rng, digest = numpy.random.default_rng(seed), hashlib.sha256()
     path = Path(folder.name) / "A.npy"

@@ -1,5 +1,8 @@
-"""Faces of 24 x 24 pixels for the GAN. Source: Larva Labs, "CryptoPunks" (2017), tiled
-as in the CryptoPunks notebook; never redistributed: there is no open licence."""
+"""Faces of 24 x 24 pixels for the GAN.
+
+Source: Larva Labs, "CryptoPunks" (2017), tiled as in the CryptoPunks notebook; never
+redistributed: there is no open licence.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,11 @@ def load(
     n_train: int | None = None,
     seed: int = 0,
 ) -> FaceData:
-    """Return the first `n_train` faces: "cryptopunks", or a :class:`DataError`;
-    "synthetic", drawn from `seed`; "auto", real if they can be had, else drawn."""
+    """Return the first `n_train` faces.
+
+    "cryptopunks" are real, or a :class:`DataError`; "synthetic" are drawn from `seed`;
+    "auto" are real if they can be had, else drawn.
+    """
     paths = CRYPTOPUNKS.paths(name, data_dir)
     if paths:
         return FaceData(read_tiles(paths[0]), "cryptopunks").head(n_train)
@@ -121,8 +127,11 @@ def from_png(text: str, columns: int, rows: int) -> numpy.ndarray:
 def nearest(
     faces: numpy.ndarray, others: numpy.ndarray
 ) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Return the nearest of `others`, int64 (n,), and its distance, float64 (n,), for
-    faces uint8 (n, 3, h, w): the root mean square of pixels' differences in [0, 1]."""
+    """Return the nearest of `others` for each face, and its distance.
+
+    Faces are uint8 (n, 3, h, w). Returns int64 (n,) and float64 (n,): the root mean
+    square of pixels' differences in [0, 1].
+    """
     numbers, distances = [], []
     pool = others.reshape(len(others), -1)
     for face in faces.reshape(len(faces), -1):  # all pairs would take gigabytes

@@ -44,8 +44,10 @@ __global__ void {name}({arguments}, long long n)
 
 
 class CudaModule:
-    """Hold kernels in CUDA C source, as ``mx.rtc.CudaModule``; ``extern "C"`` is not
-    needed. A kernel is compiled when it is first launched."""
+    """Hold kernels in CUDA C source, as ``mx.rtc.CudaModule``.
+
+    ``extern "C"`` is not needed. A kernel is compiled when it is first launched.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -116,9 +118,11 @@ class CudaKernel:
 
 class ElementwiseKernel:
     """Compute every element by an operation, as PyCUDA's ``ElementwiseKernel``.
+
     `arguments` are as in C, ``"float a, const float *x, float *y"``, or a
     :class:`KernelError`; `operation`, ``"y[i] = a * x[i]"``, knows the index `i` and
-    the length `n`. `source` is the generated CUDA C."""
+    the length `n`. `source` is the generated CUDA C.
+    """
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
         self.parameters = parse_signature(arguments)
@@ -156,9 +160,11 @@ _SGD = {
 
 
 def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
-    """Update `params` as :func:`d2lpar.parallel.sgd`, in one pass over memory. They
-    have gradients, and are float32, equal to ``sgd`` to the bit, or float64, where it
-    can differ in the last digit. Raises :class:`KernelError` for other dtypes."""
+    """Update `params` as :func:`d2lpar.parallel.sgd`, in one pass over memory.
+
+    They have gradients, and are float32, equal to ``sgd`` to the bit, or float64, where
+    it can differ in the last digit. Raises :class:`KernelError` for other dtypes.
+    """
     for p in params:
         # The kernel for float32 refuses any other dtype.
         update = _SGD.get(numpy.dtype(p.dtype).name, _SGD["float32"])

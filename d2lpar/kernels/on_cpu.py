@@ -1,5 +1,8 @@
-"""CUDA C kernels on CPU contexts: compiled once to a shared library in d2lpar's cache,
-which runs a grid's threads in turn, as an operation of MXNet's engine."""
+"""CUDA C kernels on CPU contexts.
+
+They are compiled once, to a shared library in d2lpar's cache, which runs a grid's
+threads in turn, as an operation of MXNet's engine.
+"""
 
 from __future__ import annotations
 
@@ -212,8 +215,10 @@ class CpuKernel(NamedTuple):
         block_dims: Sequence[int],
         shared_mem: int,
     ) -> None:
-        """Hand a launch of checked arrays and NumPy scalars to MXNet's engine, once the
-        arrays are computed: only then are their addresses known."""
+        """Hand a launch of checked arrays and NumPy scalars to MXNet's engine.
+
+        It runs once the arrays are computed: only then are their addresses known.
+        """
         cuda_threads = math.prod(map(int, grid_dims)) * math.prod(map(int, block_dims))
         threads = min(omp_threads() or 1, cuda_threads // MIN_CUDA_THREADS + 1)
         # The launch_record of the C++: the grid, and 8 bytes for each argument.

@@ -1,5 +1,7 @@
 """Data-parallel least squares: min ||A x - b|| over x, A's rows shared over devices.
-Names load when used: :mod:`d2lpar.least_squares.figure` draws without MXNet."""
+
+Names load when used: :mod:`d2lpar.least_squares.figure` draws without MXNet.
+"""
 
 import lazy_loader
 

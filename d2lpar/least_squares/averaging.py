@@ -23,11 +23,13 @@ def averaging(
     seed: int = 0,
     x0: numpy.ndarray | None = None,
 ) -> Iterator[Answer]:
-    """Descend on each device alone, and average the devices' x after each epoch. A
-    device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
+    """Descend on each device alone, and average the devices' x after each epoch.
+
+    A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
     steps of x -= lr * 2 A^T (A x - b). By default `lr` is 1e-3 / n, and `x0` drawn from
     [0, 1). Unless `independent`, a device starts at the previous one's x, as in the
-    notes."""
+    notes.
+    """
     if not shards.resident:
         raise ValueError(
             "method averaging samples rows of an A in memory: use another method"
@@ -93,8 +95,11 @@ def _products(samples: list[Block], vectors, residual: bool = False) -> list:
 
 
 class _Descent:
-    """T steps of gradient descent as q(G) r, where G = A^T A, r = A^T (b - A x) and
-    q(t) = (1 - (1 - 2 lr t)^T) / t: Lanczos' method needs some 10 products."""
+    """T steps of gradient descent as q(G) r, by Lanczos' method.
+
+    Here G = A^T A, r = A^T (b - A x) and q(t) = (1 - (1 - 2 lr t)^T) / t. It needs some
+    10 products.
+    """
 
     def __init__(self, r: numpy.ndarray, lr: float, steps: int) -> None:
         self.lr, self.steps, self.length = lr, steps, numpy.linalg.norm(r)

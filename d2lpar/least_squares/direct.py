@@ -21,8 +21,11 @@ MAX_CONDITION = {"float64": 3e7, "float32": 2e3}
 
 
 def normal(shards: RowShards) -> Iterator[Answer]:
-    """Solve the normal equations A^T A x = A^T b by Cholesky. Warns if half the digits
-    are lost, by an estimate; raises ValueError if nearly all are, or A is deficient."""
+    """Solve the normal equations A^T A x = A^T b by Cholesky.
+
+    Warns if half the digits are lost, by an estimate; raises ValueError if nearly all
+    are, or A is deficient.
+    """
     G, c = _gram(shards)
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
@@ -73,8 +76,10 @@ def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
 
 
 def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:
-    """A lower bound, often within a factor of 3, of the condition of A with columns
-    scaled to length 1, by power and inverse iteration: L L^T = A^T A."""
+    """A lower bound of A's condition, often within a factor of 3.
+
+    The columns are scaled to length 1. By power and inverse iteration: L L^T = A^T A.
+    """
     scale = mx.nd.array(1 / lengths[:, None], ctx=L.context, dtype=L.dtype)
     v = numpy.random.default_rng(0).normal(size=(len(lengths), 1))
     largest = smallest = mx.nd.array(v, ctx=L.context, dtype=L.dtype)
@@ -95,10 +100,12 @@ def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
 
 
 def tsqr(shards: RowShards) -> Iterator[Answer]:
-    """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not. If A is
-    rank-deficient, or m < n, x is the minimum-norm solution. The rank is n if the
-    estimated condition of A, columns scaled to length 1, is below 0.01 / (max(m, n)
-    eps); else it counts singular values above max(m, n) eps times the largest."""
+    """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not.
+
+    If A is rank-deficient, or m < n, x is the minimum-norm solution. The rank is n if
+    the estimated condition of A, columns scaled to length 1, is below 0.01 / (max(m, n)
+    eps); else it counts singular values above max(m, n) eps times the largest.
+    """
     try:
         triangle = _reduced(shards)
         triangle.wait_to_read()

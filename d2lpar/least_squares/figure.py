@@ -23,8 +23,11 @@ METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``devices`` (seconds on each number), ``distance`` to the optimum if known,
-    and ``error`` if a method averages, as in the least-squares notes."""
+    """Draw what solvers found, as in the least-squares notes.
+
+    ``devices`` has seconds on each number; ``distance`` that to the optimum, if known;
+    ``error`` is there if a method averages.
+    """
     for run in runs:
         if not run.lines_of(PointRecord):
             raise RecordError(f"{labels.where(run)}: holds no points of a solver")

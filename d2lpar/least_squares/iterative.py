@@ -1,5 +1,7 @@
-"""Gradient descent and conjugate gradients, which all-reduce one vector per step. r is
-b - A x, and the gradient A^T r, the direction of descent."""
+"""Gradient descent and conjugate gradients, which all-reduce one vector per step.
+
+r is b - A x, and the gradient A^T r, the direction of descent.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,13 @@ def gradient(
     max_iterations: int = 10_000,
     x0: numpy.ndarray | None = None,
 ) -> Iterator[Answer]:
-    """Descend along the gradient: one all-reduce per step. Starts at `x0` (None is 0),
-    and stops when the gradient's norm is `tol` times that at x = 0 (or less, where A x
-    is nearly b), at rounding errors, or with a warning after `max_iterations`.
-    Conjugate steps then look for an overlooked small singular value."""
+    """Descend along the gradient: one all-reduce per step.
+
+    Starts at `x0` (None is 0), and stops when the gradient's norm is `tol` times that
+    at x = 0 (or less, where A x is nearly b), at rounding errors, or with a warning
+    after `max_iterations`. Conjugate steps then look for an overlooked small singular
+    value.
+    """
     search = _Search(shards, tol, max_iterations, x0)
     v, largest = numpy.random.default_rng(0).normal(size=shards.n), 0.0
     for _ in range(20):
@@ -64,9 +69,11 @@ def cgls(
     max_iterations: int | None = None,
     x0: numpy.ndarray | None = None,
 ) -> Iterator[Answer]:
-    """Solve by conjugate gradients: one all-reduce of n + 1 numbers per iteration. As
-    :func:`gradient`, but goes on while its steps lower ||r||, for 20 n iterations by
-    default. From x0 = None, x is the minimum-norm solution if A is rank-deficient."""
+    """Solve by conjugate gradients: one all-reduce of n + 1 numbers per iteration.
+
+    As :func:`gradient`, but goes on while its steps lower ||r||, for 20 n iterations by
+    default. From x0 = None, x is the minimum-norm solution if A is rank-deficient.
+    """
     if max_iterations is None:
         max_iterations = 20 * shards.n
     search, iteration = _Search(shards, tol, max_iterations, x0), 0

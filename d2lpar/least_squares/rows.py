@@ -91,8 +91,10 @@ class RowShards:
             raise ValueError(f"the squares of b's numbers underflow {dtype}: scale b")
 
     def rounds(self) -> Iterator[Iterable[Block]]:
-        """Yield rounds of all devices' blocks until all rows were used. The next round
-        is read during this one: three blocks per device are in memory."""
+        """Yield rounds of all devices' blocks until all rows were used.
+
+        The next round is read during this one: three blocks per device are in memory.
+        """
         if self._kept:
             yield self._kept
             return
@@ -144,8 +146,11 @@ class RowShards:
         return Residual(x, *self.products(x, lambda b, Ax: b - Ax, gradient))
 
     def products(self, x, of_rows, transposed: bool = True) -> tuple:
-        """Return ||q|| and A^T q (n,), or 0 unless `transposed`, of q = of_rows(b, A
-        x): the one all-reduce of an iteration."""
+        """Return ||q|| and A^T q (n,) of q = of_rows(b, A x), summed over devices.
+
+        This is the one all-reduce of an iteration. Unless `transposed`, the second is
+        0.
+        """
         xs = [mx.nd.array(x[:, None], ctx=d, dtype=self.dtype) for d in self.devices]
         parts = []
         for blocks in self.rounds():

@@ -1,6 +1,8 @@
-"""Data-parallel least squares: five methods behind one function. Sources: the notes;
-Paige and Saunders (1982) for CGLS; Demmel et al., "Communication-optimal parallel and
-sequential QR" (2012) for TSQR."""
+"""Data-parallel least squares: five methods behind one function.
+
+Sources: the notes; Paige and Saunders (1982) for CGLS; Demmel et al.,
+"Communication-optimal parallel and sequential QR" (2012) for TSQR.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,11 @@ WARN_IF_OFF_BY = 5e-3  # relative to ||x||, as the gradient that is left allows
 @dataclass(frozen=True)
 class Solution:
     """Hold what :func:`solve` found: `x` (n,), in the dtype of the computation.
+
     `residual_norm` is ||A x - b||, or NaN with an empty history; `seconds` do not
     include measuring it. `condition` (of A with columns scaled to length 1) and `rank`
-    are from "normal" and "tsqr"; below rank n, x is the minimum-norm solution."""
+    are from "normal" and "tsqr"; below rank n, x is the minimum-norm solution.
+    """
 
     x: numpy.ndarray
     residual_norm: float
@@ -138,8 +142,10 @@ def _point(
 
 
 def _check_threads(devices: Sequence[mx.Context]) -> None:
-    """Raise DeviceError for several CPU contexts with several threads each: when two
-    call OpenBLAS in MXNet's wheel at the same time, it spins for ever."""
+    """Raise DeviceError for several CPU contexts with several threads each.
+
+    When two call OpenBLAS in MXNet's wheel at the same time, it spins for ever.
+    """
     # Without OMP_NUM_THREADS, MXNet takes half the cores.
     threads = host.omp_threads() or max(1, host.usable_cores() // 2)
     if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
@@ -151,8 +157,11 @@ def _check_threads(devices: Sequence[mx.Context]) -> None:
 
 
 def _examine(shards: RowShards, method: str, answer: Answer) -> None:
-    """Refuse or warn of an x whose residual is not orthogonal to A's columns, up to
-    rounding (Higham, Accuracy and Stability of Numerical Algorithms, theorem 20.3)."""
+    """Refuse or warn of an x whose residual is not orthogonal to A's columns.
+
+    Up to rounding: Higham, Accuracy and Stability of Numerical Algorithms, theorem
+    20.3.
+    """
     if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
         raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
     at, lengths = answer.residual, answer.lengths
@@ -197,10 +206,12 @@ def measure(
     **options,
 ) -> Iterator[PointRecord]:
     """Solve a problem `repeats` times, yielding a record per point of each history.
+
     `data` defaults to the notes' problem, 10,000 x 1,000; `num_epochs` are of
     "averaging"; `options` are those of :func:`solve`. If A is in memory, iterative
     methods start at the notes' x. The last record of a repeat holds the first five
-    elements of x, and for "averaging" up to 1,000."""
+    elements of x, and for "averaging" up to 1,000.
+    """
     check_whole("repeats", repeats)
     data = data or datasets.uniform_problem(10_000, 1_000, seed)
     A, b, reference = data.A, data.b, None
@@ -233,9 +244,11 @@ def measure(
 
 class LeastSquare:
     """Average as the class of the least-squares notes: only its import changes.
+
     :meth:`run` is "averaging" on the first `num_gpu` GPUs, or on CPU contexts.
     `error_list` keeps :meth:`check`'s errors and, after each epoch, every device's.
-    `options` are of "averaging"; ``independent=False`` restores the notes' order."""
+    `options` are of "averaging"; ``independent=False`` restores the notes' order.
+    """
 
     def __init__(self, A, b, num_gpu: int = 2, epoches: int = 2, **options) -> None:
         self.A, self.b, self.num_gpu = A, b, num_gpu

@@ -1,5 +1,7 @@
 """Which MXNet is installed, the CUDA libraries that it needs, and what a record says.
-MXNet is a wheel or the library of ``MXNET_LIBRARY_PATH``; nothing imports it."""
+
+MXNet is a wheel or the library of ``MXNET_LIBRARY_PATH``; nothing imports it.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,10 @@ def _python_files() -> Path:
 
 
 def installed_builds() -> dict[str, str]:
-    """Return the versions of installed MXNets: {"mxnet": "1.9.1"}, or only {"built from
-    source": "1.9.1"} with MXNET_LIBRARY_PATH."""
+    """Return the versions of the installed MXNets, as {"mxnet": "1.9.1"}.
+
+    With MXNET_LIBRARY_PATH only {"built from source": "1.9.1"}.
+    """
     if own_library():
         libinfo = (_python_files() / "libinfo.py").read_text("utf-8")
         return {FROM_SOURCE: re.findall('^__version__ = "(.+)"', libinfo, re.M)[0]}

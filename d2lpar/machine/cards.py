@@ -25,8 +25,10 @@ CORES_PER_MULTIPROCESSOR = {
 
 @dataclass(frozen=True)
 class GpuCard:
-    """A GPU, ``mx.gpu(number)``: memory in bytes, the newest CUDA of its driver; None
-    is what NVML does not know."""
+    """A GPU, ``mx.gpu(number)``; None is what NVML does not know.
+
+    Memory is in bytes; `cuda` is the newest CUDA of its driver.
+    """
 
     number: int
     name: str

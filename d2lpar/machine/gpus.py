@@ -1,5 +1,7 @@
-"""The NVIDIA GPUs here, as CUDA's driver, which has the order of ``mx.gpu(i)``, and
-NVML, which knows more, see them; allocates nothing on one."""
+"""The NVIDIA GPUs here, as CUDA's driver and NVML see them.
+
+The driver has the order of ``mx.gpu(i)``, NVML knows more. Allocates nothing on a GPU.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""What this process may use of its host: processor, cores, threads, memory, variables,
-on odd values of which MXNet crashes or hangs without a message."""
+"""What this process may use of its host.
+
+Processor, cores, threads, memory, and variables: MXNet crashes or hangs without a
+message on odd values of some.
+"""
 
 from __future__ import annotations
 

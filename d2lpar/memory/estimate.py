@@ -1,6 +1,8 @@
 """The memory a training of LeNet needs, estimated from shapes, and what is free for it.
+
 Every layer's output counts. What GPUs need beside was fitted on one H200. The shapes
-are numbers, so that no MXNet is loaded."""
+are numbers, so that no MXNet is loaded.
+"""
 
 from __future__ import annotations
 
@@ -163,8 +165,10 @@ def largest_batch(
 
 
 def free_memory(devices: Sequence) -> list[int]:
-    """Return the bytes free on each context; CPU contexts share the host's. Raises
-    :class:`DeviceError` for a GPU that NVML does not know."""
+    """Return the bytes free on each context; CPU contexts share the host's.
+
+    Raises :class:`DeviceError` for a GPU that NVML does not know.
+    """
     if devices[0].device_type == "cpu":
         return [host.host_memory().free] * len(devices)
     known = {card.number: card.memory_free for card in gpu_cards()}

@@ -1,6 +1,8 @@
-"""When memory runs out: one line that helps, and the memory back for the next run,
-though a new process is safer: MXNet may use an address that it has freed. Sources: the
-GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``."""
+"""When memory runs out: one line that helps, and the memory back.
+
+A new process is safer: MXNet may use an address that it has freed. Sources: the GPU
+wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def advice(
     running: bool = False,
 ) -> str:
     """Return one line: the devices, what is needed, what is free, what would fit.
-    `said` is the error's line; with `running` the next run is in this process."""
+
+    `said` is the error's line; with `running` the next run is in this process.
+    """
     where = f"out of memory on {devices[0]}"
     if len(devices) > 1:
         where += f" to {devices[-1]}"
@@ -82,8 +86,11 @@ def advice(
 
 
 def release(devices: Sequence = (), error: BaseException | None = None) -> None:
-    """Give back what finished or failed work holds: the frames of `error` and of its
-    causes, pending errors, and the pools of GPUs and of glibc."""
+    """Give back what finished or failed work holds.
+
+    That is the frames of `error` and of its causes, pending errors, and the pools of
+    GPUs and of glibc.
+    """
     _wait_for_all()  # first: an array is not freed while its failure is unreported
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -110,8 +117,11 @@ def _wait_for_all() -> None:
 
 @contextlib.contextmanager
 def limited(more: int) -> Iterator[None]:
-    """Let this process take only `more` bytes of private writable memory within the
-    block, by ``RLIMIT_DATA``. Raises :class:`SettingError` unless on Linux."""
+    """Let this process take only `more` bytes of memory within the block.
+
+    By ``RLIMIT_DATA``: private writable memory. Raises :class:`SettingError` unless on
+    Linux.
+    """
     if not sys.platform.startswith("linux"):
         raise SettingError(f"{sys.platform}: memory can be limited on Linux only")
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -3,11 +3,12 @@
     pip install -e '.[peers]'
     python benchmarks/peers/d2l_pytorch.py --threads 2 --num-epochs 3
 
-The functions of that section and those it takes from earlier ones (`d2l.sgd`,
-`d2l.load_data_fashion_mnist`, ...), from d2l 1.0.3, with its transforms and its four
-worker processes; nothing is tuned. Two things are ours: reading the files, because the
-book's code downloads them, and a clock that waits for every GPU, not only for the
-current one. Needs torchvision, but not d2l. Prints a JSON line per epoch.
+It has the functions of that section and those of earlier sections that it calls
+(`d2l.sgd`, `d2l.load_data_fashion_mnist`, ...), from d2l 1.0.3, with the book's
+transforms and its four worker processes. Nothing is tuned. Two things are ours: reading
+the files, because the book's code downloads them, and a clock that waits for every GPU,
+not only for the current one. Needs torchvision, but not d2l. Prints a JSON line per
+epoch.
 """
 
 import time

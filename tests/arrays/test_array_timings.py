@@ -114,12 +114,14 @@ def lines(n, **settings):
 
 @pytest.mark.parametrize("make", operations.OPERATIONS)
 def test_pytorch_computes_the_same(make):
+    """A form with another result than NumPy's raises TimingError."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed (peers)")
     for work in make(DATA, contexts(1), np.random.default_rng(0)):
         forms, written = operations.forms_of(work, torch)
         checks = {**work.checks, "before": operations.clearing(*written)}
         for form, call in forms.items():
-            timing.measure_host(call, 1, repeats=1, name=form, **checks)
+            timed = timing.measure_host(call, 1, repeats=1, name=form, **checks)
+            assert len(timed.seconds) == 1
 
 
 @pytest.mark.parametrize("n", [1, 2])

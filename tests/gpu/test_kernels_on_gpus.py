@@ -25,6 +25,7 @@ CTYPES = {"int": "int32", "int64_t": "int64", "float": "float32", "double": "flo
     "kernel", SOURCES, ids=[f"{kernel.where}:{kernel.name}" for kernel in SOURCES]
 )
 def test_every_kernel_of_the_package_compiles(kernel, gpu):
+    """One that does not raises KernelError."""
     CudaKernel(kernel.source, kernel.name, kernel.signature).compiled(gpu)
 
 

@@ -37,7 +37,9 @@ from d2lpar.runs.job import KEEP_FREED_MEMORY
 from d2lpar.text import plain_table
 
 PEERS = Path(__file__).parent / "peers"
-LIBRARIES = ("numpy", "torch", "d2l")
+LIBRARIES = ("numpy", "torch", "jax", "d2l")
+# JAX and MXNet 1.9.1 share an environment from Python 3.13 on; else this Python has it.
+PYTHON_WITH_JAX = os.environ.get("D2LPAR_JAX_PYTHON", sys.executable)
 EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 
 
@@ -66,8 +68,18 @@ def peer(
     name: str, script: str, job: dict[str, Any], environment: Mapping[str, str | None]
 ) -> Arm:
     """A script in peers/, in the default environment but for `environment`."""
-    call = [sys.executable, str(PEERS / script), "--job"]
+    python = PYTHON_WITH_JAX if script == "jax_loop.py" else sys.executable
+    call = [python, str(PEERS / script), "--job"]
     return Arm(name, call, job, {"OMP_NUM_THREADS": None, **environment}, is_peer=True)
+
+
+def version_in(python: str, library: str) -> str:
+    """The version of a library that another Python has; raises :class:`RunError`."""
+    code = f"from importlib.metadata import version; print(version({library!r}))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        raise RunError(f"{python} has no {library}")
+    return done.stdout.strip()
 
 
 def measure(
@@ -179,6 +191,8 @@ def record(
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
+    if PYTHON_WITH_JAX != sys.executable:
+        versions["jax"] = version_in(PYTHON_WITH_JAX, "jax")
     commit, dirty = files.git_state()
     script = f"benchmarks/{Path(sys.argv[0]).name}"
     header = BenchmarkHeader(

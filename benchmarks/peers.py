@@ -9,8 +9,10 @@ A peer is a script in benchmarks/peers/ that does the same job elsewhere: same n
 initial parameters, batch size and threads. Before it is timed it repeats our first
 steps, and it refuses to be timed if its losses differ from ours (first_steps.py). What
 cannot run here (a library that is not installed, a GPU that MXNet has no code for) is a
-row with the reason; the other rows are measured. Writes a record and its picture to
-runs/peers, and prints the seconds per epoch. Loads no MXNet in this process.
+row with the reason; the other rows are measured. JAX may stand in an environment of its
+own, and so does a second MXNet, whose rows take turns with ours: D2LPAR_JAX_PYTHON and
+D2LPAR_MXNET2_PYTHON name their Python, with d2lpar installed. Writes a record and its
+picture to runs/peers, and prints the seconds per epoch. Loads no MXNet in this process.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ PRESETS = {
     "book": {"rounds": 3, "num_epochs": 3, "n_train": None, "n_test": None},
 }
 CHAPTERS = {"from scratch": "multiple_gpus", "concise": "multiple_gpus_concise"}
-PEERS = ("d2l_notebook", "d2l_pytorch", "pytorch_loop", "ddp")  # peers/*.py
+# Scripts in peers/.
+PEERS = ("d2l_notebook", "d2l_pytorch", "pytorch_loop", "ddp", "jax_loop")
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def arms_of(
             for name, value in experiment.environment_on(chosen.kind).items():
                 changes[name] = os.environ.get(name, value)
             every.append(ours._replace(environment=changes))
+    if other := os.environ.get("D2LPAR_MXNET2_PYTHON"):
+        every += [_on_other_mxnet(ours, other, check) for ours in every]
     sizes = {name: data[name] for name in ("n_train", "n_test")}
     common = {**recipe, **sizes, "data": data["name"], "check": check}
     seed = common.pop("seed")
@@ -110,6 +115,16 @@ def arms_of(
         }
         every.append(arms.peer(name, f"{peer}.py", {**common, **flags}, environment))
     return every
+
+
+def _on_other_mxnet(ours: Arm, python: str, check: str) -> Arm:
+    """Our arm, on the MXNet of another Python."""
+    version = arms.version_in(python, "mxnet")
+    return ours._replace(
+        name=f"{ours.name}, MXNet {version}",
+        call=[python, str(arms.PEERS / "other_mxnet.py")],
+        job={**ours.job, "check": check},
+    )
 
 
 def _theirs(
@@ -142,6 +157,12 @@ def _theirs(
         threads = chosen.threads_each(n)
         flags = {"threads": threads, "num_devices": n, **torch}
         yield "ddp", name, n, threads, flags
+    for n in chosen.counts:
+        name = f"JAX, {chosen.words_together(n)}"
+        if n > 1 and not on_gpu:
+            name = f"JAX, {n} devices of one CPU, {chosen.words_together(n)}"
+        flags = {"threads": together, "num_devices": n, **torch}
+        yield "jax_loop", name, n, None, flags
 
 
 def flags_of(words: Sequence[str] | None) -> argparse.Namespace:

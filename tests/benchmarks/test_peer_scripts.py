@@ -1,13 +1,14 @@
 """The peers compute what ours computes, and are refused where they do not."""
 
-import importlib.util
 import json
 import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import DEVNULL
 
+import arms
 import first_steps
 import numpy
 import pytest
@@ -22,13 +23,20 @@ NEEDS = {
     "d2l_pytorch.py": ("torch", "torchvision"),
     "pytorch_loop.py": ("torch",),
     "ddp.py": ("torch",),
+    "jax_loop.py": ("jax",),
 }
+
+
+def python_of(script):
+    return arms.PYTHON_WITH_JAX if script == "jax_loop.py" else sys.executable
 
 
 def need(script):
     for library in NEEDS[script]:
-        if importlib.util.find_spec(library) is None:
-            pytest.skip(f"{library} is not installed (extras peers, book)")
+        found = f"import importlib.util as u; assert u.find_spec({library!r})"
+        if subprocess.run([python_of(script), "-c", found], stderr=DEVNULL).returncode:
+            pytest.skip(f"{library} is not installed: extras peers, book; for JAX a "
+                        "Python in D2LPAR_JAX_PYTHON")  # fmt: skip
 
 
 def run_peer(script, *arguments):
@@ -36,7 +44,7 @@ def run_peer(script, *arguments):
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT), environment.get("PYTHONPATH", "")]
     )
-    command = [sys.executable, str(PEERS / script), *map(str, arguments)]
+    command = [python_of(script), str(PEERS / script), *map(str, arguments)]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=180
     )

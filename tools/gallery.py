@@ -204,7 +204,7 @@ def on_two_gpus() -> list[Part]:
         tuple(f"h200/scaling/book-1thread-{v}-gpu2.jsonl" for v in variants),
     )
     peers = "python benchmarks/peers.py --preset=book --rounds=3 --num-epochs=3 "
-    peers += "--num-devices=1,2 --devices=gpu:2 --peers=pytorch_loop,ddp"
+    peers += "--num-devices=1,2 --devices=gpu:2 --peers=pytorch_loop,ddp,jax_loop"
     tiny = "--preset=quick --rounds=1 --num-epochs=1 --n-train=512 --n-test=100"
     beside = [
         Step(f"{peers} --out=figures/h200/peers", ("h200/peers/custom-gpu2.jsonl",),

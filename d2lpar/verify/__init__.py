@@ -165,10 +165,8 @@ def judge(bench: Bench) -> Iterator[Check]:
     for what, updates in known.items():
         chosen, words = calls[what]
         with suppress(FailedError):  # and so below
-            one = bench.alone(chosen, **words)
-            gaps = {
-                m: norm(one - u) - norm(bench.tolerance(u)) for m, u in updates.items()
-            }
+            one, tol = bench.alone(chosen, **words), bench.tolerance
+            gaps = {m: norm(one - u) - norm(tol(u)) for m, u in updates.items()}
             near = [mistake for mistake, gap in gaps.items() if gap < 1e-4 * norm(ref)]
             if not near:
                 bench.steps_add &= what != "two steps"

@@ -103,12 +103,15 @@ class Process:
             if self.connection.poll(self.timeout):
                 return self.connection.recv()
         except (EOFError, OSError):
-            status = self.process.wait()
+            with suppress(subprocess.TimeoutExpired):  # it may have closed its end
+                self.process.wait(5)
+            self.close()
             self.errors.seek(0)
             lines = self.errors.read().decode(errors="replace").rstrip().split("\n")
-            last = in_one_line(lines[-1] or "no message")
-            line = f"its process ended with status {status}: {last}"
-            raise GoneError(line) from None
+            how = f"its process ended with status {self.process.returncode}"
+            raise GoneError(
+                f"{how}: {in_one_line(lines[-1] or 'no message')}"
+            ) from None
         self.close()
         raise GoneError(f"no answer in {self.timeout:g} s")
 

@@ -73,17 +73,10 @@ def grade(source, folder):
     """What two processes find with the functions of a source, by process."""
     (folder / "mine.py").write_text(source, encoding="utf-8")
     names = [str(folder / f"{rank}.npz") for rank in (0, 1)]
+    command = [sys.executable, "-c", PROCESS, "mine.py"]
     both = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                PROCESS,
-                "mine.py",
-                str(rank),
-                folder / "group",
-                name,
-            ],
+            [*command, str(rank), folder / "group", name],
             cwd=folder,
             stderr=subprocess.PIPE,
         )

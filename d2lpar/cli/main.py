@@ -21,7 +21,6 @@ from d2lpar import __version__
 from d2lpar.cli.options import (
     CONTEXT,
     COUNT,
-    LR,
     PATH,
     POSITIVE,
     launch_options,
@@ -221,7 +220,7 @@ def devices() -> None:
     short_help="Judge a data-parallel step of your own.",
     epilog="Exit status: 0 right, 1 wrong, 2 it cannot be judged. See docs/verify.md.",
 )
-@click.argument("path", metavar="STEP.py", type=PATH)
+@click.argument("path", metavar="STEP.py", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--devices",
     "num_devices",
@@ -232,8 +231,6 @@ def devices() -> None:
 @click.option(
     "--batch", "batch_size", type=POSITIVE, default=64, help="Samples in a batch."
 )
-@click.option("--lr", type=LR, default=0.1, help="Learning rate.")
-@click.option("--seed", type=COUNT, default=0, help="Seed of init and batch.")
 @click.option(
     "--python",
     default=sys.executable,

@@ -1,87 +1,107 @@
-"""What known mistakes make of a step; mistakes.tsv has their updates and sentences."""
+"""What known mistakes make of a step. The sentences for them are in sentences.tsv."""
 
 from __future__ import annotations
 
-import csv
-import functools
-from collections.abc import Iterator
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
 import numpy
 from numpy.linalg import norm
 
-from d2lpar.verify.process import FailedError, GoneError
+from d2lpar.verify.process import FailedError
 
-with Path(__file__).with_name("mistakes.tsv").open(encoding="utf-8") as file:
-    TABLE = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-SENTENCES = {line["mistake"]: line["sentence"] for line in TABLE if line["sentence"]}
-
-
-def updates(kinds: set[str], names: dict) -> Iterator[tuple[str, numpy.ndarray]]:
-    """Yield the key of each mistake of these kinds, and the update with it."""
-    for line in TABLE:
-        if line["in"] in kinds:
-            yield line["mistake"], eval(line["update"], {**names})
+LINES = Path(__file__).with_name("sentences.tsv").read_text("utf-8").splitlines()
+LR = 0.1  # of every step but one, in `judge`
+SENTENCES: dict[str, str] = dict(line.split("\t") for line in LINES)
 
 
-def shards_of(n: int, N: int) -> Iterator[list[numpy.ndarray]]:
-    """Yield the rows of each device, for each way to split n rows."""
-    rows = numpy.arange(n)
-    yield numpy.array_split(rows, N)
-    yield [rows[k::N] for k in range(N)]
-    yield numpy.split(rows, [n // N * k for k in range(1, N)])  # the last has more
+def predict(bench, n: int, right: numpy.ndarray, words: dict, shards) -> dict:
+    """Return what each mistake makes of n samples, split into these shards.
 
+    A list has an update for each device, or for each way to make the mistake.
+    """
 
-def predict(bench, n: int, right: numpy.ndarray, words: dict) -> Iterator[tuple]:
-    """Yield the key of each mistake, a device, and the update of n samples with it."""
-
-    @functools.cache
-    def step(rows, start):
+    def mean(rows, start=bench.start):  # the update of one device
         try:
-            return bench.alone(rows, start=numpy.frombuffer(start))
+            return bench.alone(rows, start) if len(rows) else 0 * start
         except FailedError:  # BatchNorm may want two samples
-            return numpy.nan * bench.start
+            return numpy.nan * start
 
-    def mean(*rows, after=0):  # the update of one device by these rows, after another
-        start = bench.start + after
-        return step(rows, start.tobytes()) if rows else 0 * start
-
-    def part(*rows, after=0):  # of the update by all rows
-        return len(rows) / n * mean(*rows, after=after)
+    def part(rows, after=0):  # of the mean over n, after an update
+        return len(rows) / n * mean(rows, bench.start + after)
 
     def clip(update, by):  # as if `by` were to be clipped
-        return update * min(1, words["clip_norm"] * bench.lr / norm(by))
+        return update * min(1, words["clip_norm"] * LR / norm(by))
 
-    N, A, rows = bench.N, words.get("accumulate", 1), range(n)
-    zeros = [bench.zeros for _ in range(-n % N)]  # rows of zeros, which fill a shard
-    left = bench.small / n * mean(*range(bench.small))  # of the batch before
-    whole = mean(*rows)
-    kinds = {"steps", "clip_norm"} & {*words} or {"step", *words}
-    if n < N:
-        kinds.add("few")
-    for shards in shards_of(n, N):
-        own = [mean(*shard) for shard in shards]
+    N, rows, extra = bench.N, [*range(n)], -n % bench.N
+    whole, even = mean(rows), rows[: n // N * N]
+    own = [mean(shard) for shard in shards]
+    parts = [len(shard) / n * update for shard, update in zip(shards, own)]
+    if "steps" in words:
+        late = whole + part(shards[0], whole) + sum(parts[1:])
+        ahead = late - sum(parts[1:]) + sum(map(part, shards[1:], parts[1:]))
+        return {
+            "old gradient": [2 * whole],
+            "stale replica": [late, ahead],
+            "another algorithm": [sum(parts) + sum(map(part, shards, own))],
+            "stale gradient": [right + k * whole for k in range(1, N + 1)],
+        }
+    if "clip_norm" in words:
+        weighted, of_parts = sum(map(clip, parts, own)), sum(map(clip, parts, parts))
+        return {
+            "not clipped": [whole],
+            "clipped sum": [clip(whole, n * whole)],
+            "norm twice": [clip(whole, N**0.5 * whole)],
+            "norms summed": [clip(whole, N * whole)],
+            "clipped first": [weighted, of_parts, sum(map(clip, own, own)) / N],
+            "own norm": [clip(whole, by) for by in own + parts],
+        }
+    known = {}
+    if "accumulate" in words:
+        A = words["accumulate"]
         pieces = [numpy.array_split(shard, A) for shard in shards]
-        means = [sum(mean(*piece) for piece in split) for split in pieces]
-        last = [part(*split[-1]) for split in pieces]
-        for k in range(N):
-            for mistake, update in updates(kinds, locals()):
-                yield mistake, k, update
+        sums, last = [sum(map(mean, p)) for p in pieces], [part(p[-1]) for p in pieces]
+        weighted = sum(len(shard) / n * s for shard, s in zip(shards, sums))
+        known = {
+            "sum of pieces": [sum(sums) / N, weighted],
+            "mean of pieces": [sum(sums) / N / A, weighted / A],
+            "one piece": [sum(last), A * sum(last)],
+            "piece not summed": [whole - sum(last) + N * p for p in last],
+        }
+    left = bench.small / n * mean(range(bench.small))  # of the batch before
+    stale = "idle device" if n < N else "stale gradient"
+    return {
+        **known,
+        "another algorithm": [sum(parts)],
+        "dropped rows": [mean(even), part(even)],
+        "repeated rows": [mean(rows + rows[:extra]), mean(rows + rows[n - extra :])],
+        "padding": [mean(rows + extra * [bench.zeros])],
+        "padded size": [n / (n + extra) * whole],
+        "sum of means": [sum(own)],
+        "N times": [N * whole, n / max(1, n // N) * whole],
+        "divided by N": [whole / N],
+        "not divided": [n * whole],
+        "divided twice": [whole / n],
+        "mean of sums": [n / N * whole],
+        "no step": [0 * whole],
+        "mean of means": [sum(own) / min(n, N)],
+        "one device": own + [N * p for p in parts],
+        "lost sum": [u / N for u in own] + parts,
+        "missing device": [whole - p for p in parts],
+        "device twice": [whole + p for p in parts],
+        stale: [right + k * left for k in range(1, N + 1)],
+    }
 
 
 def first_wrong(bench, sizes, words: dict) -> tuple | None:
     """Return the first batch size whose step is wrong, that step, and the right one."""
     for n in sizes:
-        try:
+        with suppress(FailedError):  # this step does not take every size
             bench.several(range(bench.small))  # whose gradient may be left over
             got, ref = bench.both(range(n), **words)
-        except GoneError:
-            raise
-        except FailedError:  # this step does not take every size
-            continue
-        if bench.differing(got, ref):
-            return n, got, ref
+            if bench.differing(got, ref):
+                return n, got, ref
     return None
 
 
@@ -93,25 +113,39 @@ def explain(bench, n: int, words: dict) -> tuple[str, str]:
         return "unsteady", SENTENCES["unsteady"]
     n, got, ref = found
     wrong = bench.differing(got, ref)
-    at = numpy.concatenate([numpy.r_[bench.parts[k]] for k in wrong])
-    moved = [(bench.start + ref)[bench.parts[k]] for k in wrong]
+    at = numpy.concatenate([bench.parts[k] for k in wrong])
 
     def is_near(update):
         longer = max(1, abs(update).max() / abs(ref).max())  # and so is its rounding
         return (abs(got - update) <= 3 * longer * bench.tolerance(ref))[at].all()
 
-    near = (m for m in predict(bench, n, ref, words) if is_near(m[-1]))
-    name, k, _ = next(near, ("", 0, None))
+    rows, N = numpy.arange(n), bench.N
+    ways = [
+        numpy.array_split(rows, N),
+        [rows[k::N] for k in range(N)],
+        numpy.split(rows, [n // N * k for k in range(1, N)]),  # the last has more
+    ]
+    near = (
+        (name, k % N)
+        for shards in ways
+        for name, updates in predict(bench, n, ref, words, shards).items()
+        for k, update in enumerate(updates)
+        if is_near(update)
+    )
+    name, k = next(near, ("", 0))
+    ends = [(bench.start + ref)[bench.parts[k]] for k in wrong]
     if not ref[at].any():
         name = "frozen"
-    elif not name and any(numpy.array_equal(a, b) for a, b in combinations(moved, 2)):
+    elif not numpy.isfinite(got).all():
+        name = "not finite"
+    elif not name and any(numpy.array_equal(a, b) for a, b in combinations(ends, 2)):
         name = "untied"
     elif not name and abs(got - ref)[at].max() < 2**-8 * abs(ref[at]).max():
         name = "half precision"
     elif name == "mean of means":  # which is right if shards are even
         if bench.differing(*bench.both(range(bench.small))):
             name = "another algorithm"
-    sentence = SENTENCES[name].format(k=k, n=n, N=bench.N)
+    sentence = SENTENCES[name].format(k=k, n=n, N=N)
     if not name:
         n, got, ref = first_wrong(bench, range(1, n + 1), words) or found
         wrong = bench.differing(got, ref)[:1]

@@ -143,8 +143,6 @@ def train(params, X, y, num_devices, lr, steps=1, clip_norm=None, accumulate=1):
             own[1] = params
         if N > 1 and MISTAKE == "stale replica":
             own[1:] = [params for _ in own[1:]]
-        if N > 1 and MISTAKE == "one step":
-            break
     return own
 
 

@@ -20,7 +20,6 @@ DATA = ("--data=sample", "--n-train=250", "--n-test=100")
 NEEDS = {
     "d2l_notebook.py": ("d2l",),
     "d2l_pytorch.py": ("torch", "torchvision"),
-    "pytorch_loop.py": ("torch",),
     "ddp.py": ("torch",),
 }
 
@@ -68,7 +67,8 @@ def refusal(done):
     return values["error"]
 
 
-@pytest.mark.parametrize("script", NEEDS)
+# The other scripts' first steps are held to ours where they are run, here and by peers.
+@pytest.mark.parametrize("script", ["d2l_notebook.py", "d2l_pytorch.py"])
 def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     script, ours, tmp_path
 ):
@@ -85,13 +85,13 @@ def test_ddp_goes_on_from_our_parameters_as_ours_does(data, ours, tmp_path):
 
     need("ddp.py")
     # 250 = 83 + 83 + 83 + 1: an empty part, too
-    flags = ["--num-devices=2", "--num-epochs=3", "--global-batch-size=83", "--lr=0.02"]
+    flags = ["--num-devices=2", "--num-epochs=2", "--global-batch-size=83", "--lr=0.02"]
     flags += [f"--check={write(tmp_path, ours)}", f"--save={tmp_path / 'saved.npz'}"]
     done = run_peer("ddp.py", *DATA, *flags)
     assert done.returncode == 0, done.stderr
     lines = list(map(json.loads, done.stdout.splitlines()))
     state = lenet.start(seed=0)
-    recipe = {"global_batch_size": 83, "lr": 0.02, "num_epochs": 3}
+    recipe = {"global_batch_size": 83, "lr": 0.02, "num_epochs": 2}
     records = list(lenet.train(devices="cpu:1", data=data, state=state, **recipe))
     assert lines[-1]["test_acc"] == pytest.approx(records[-1].test_acc, abs=0.011)
     for line in lines:

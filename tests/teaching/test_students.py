@@ -17,7 +17,6 @@ from make_notebooks import ANSWER, FILES, definitions
 from make_students import HOMEWORK, SOLUTION, TESTS, for_students, written
 
 SCRIPTS = {**FILES, "homework": HOMEWORK}
-EVERY = pytest.mark.parametrize("name", SCRIPTS)
 REGION = re.compile(r"#+ BEGIN (SOLUTION|HIDDEN TESTS).*?#+ END \1", re.DOTALL)
 GRADED = {k: v for k, v in runpy.run_path(str(TESTS)).items() if k.startswith("test_")}
 
@@ -68,34 +67,23 @@ def test_the_solution_passes_and_the_blank_fails_each_test():
     [
         ("data[0][:] +=", "data[0] = data[0] +", "allreduce train_batch"),
         ("data[k][:] =", "data[k] =", "allreduce train_batch"),
-        ("size + (k < longer)", "size", "split_batch train_batch"),
         ("y[start:stop]", "y[: stop - start]", "split_batch train_batch"),
-        ("numpy.zeros_like(p)", "numpy.zeros(p.shape)", "get_params"),
         ("numpy.zeros_like(p)", "p", "get_params"),
         ("place(k, p) for", "place(0, p) for", "get_params train_batch"),
         # what grad_req="add" does in MXNet: gradients of all steps pile up
         ("            g[:] = 0\n", "            pass\n", "train_batch"),
         ("allreduce(list(grads), exchange)", "pass", "train_batch"),
-        ("/ len(X) *", "/ len(X) / len(X) *", "train_batch"),
         ("/ len(X) *", "/ len(X) / len(replicas) *", "train_batch"),
-        ("for params, grads in replicas:\n", "for params, grads in replicas[:1]:\n",
-         "train_batch"),
         ("backward(X_k, y_k, *replica)", "backward(place(X_k.device, X), "
          "place(X_k.device, y), *replica)", "train_batch"),
         ("sum(sums) / sum(counts)", "sum(sums) / len(sums)", "combine"),
         ("if count > 0", "", "combine"),
-        ("sum(sums) / sum(counts)", "numpy.nansum(sums, axis=0) / sum(counts)",
-         "combine"),
         ("numpy.percentile(both, 75)", "numpy.percentile(both, 50)", "break_even"),
-        ("numpy.percentile(alone, 25)", "numpy.percentile(alone, 50)", "break_even"),
-        ("percentile(both, 75) >= numpy.percentile(alone, 25)",
-         "percentile(both, 70) >= numpy.percentile(alone, 30)", "break_even"),
         ("percentile(both, 75) >= numpy.percentile(alone, 25)",
          "percentile(both, 80) >= numpy.percentile(alone, 20)", "break_even"),
         ("            start = None\n", "            pass\n", "break_even"),
         ("max(axis=1)", "max(keepdims=True)[0]", "chosen"),
         ("/ 127", "/ 128", "chosen"),
-        ("numpy.round(", "numpy.floor(", "chosen"),
     ],
 )  # fmt: skip
 def test_typical_mistakes_fail_the_tests_of_their_function(right, wrong, fails):
@@ -177,7 +165,6 @@ def test_the_solution_cannot_be_imported_by_a_homework(tmp_path):
     for source, passed in (
         (SOLUTION.read_text(), "14 passed"),
         ("from solution import *", "14 failed"),
-        ("exec(open('solution.py').read())", "14 failed"),
     ):
         (tmp_path / "homework.py").write_text(source)
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -272,8 +259,6 @@ def train_batch(X, y, params, lr, loss):
     [
         ("", "", set()),
         ("            p.grad = None\n", "", {"train_batch"}),
-        ("            allreduce(p.grad)\n", "", {"train_batch"}),
-        ("*split_batch(X, y)", "X, y", {"train_batch"}),
         ("torch.tensor(p, requires_grad=True)", "torch.from_numpy(p)",
          {"get_params", "train_batch"}),
     ],
@@ -290,8 +275,8 @@ def test_the_track_in_pytorch(right, wrong, fails, tmp_path):
     assert errors == fails
 
 
-@EVERY
-def test_a_solution_stands_in_its_region_only(name):
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_solution_stands_in_its_region_only_and_each_is_graded(name):
     source = written(SCRIPTS[name])
     answers = exercises(name)
     if name == "homework":
@@ -307,12 +292,7 @@ def test_a_solution_stands_in_its_region_only(name):
     assert not [c for c in source.cells if c.get("outputs")]
     guesses = re.findall(r'^chapter\.predict\(".*", (.*?)\)', text, re.MULTILINE)
     assert set(guesses) <= {"None"}
-
-
-@EVERY
-def test_the_metadata_of_nbgrader(name):
-    cells = written(SCRIPTS[name]).cells
-    data = [c.metadata.nbgrader for c in cells if "nbgrader" in c.metadata]
+    data = [c.metadata.nbgrader for c in source.cells if "nbgrader" in c.metadata]
     assert len({d.grade_id for d in data}) == len(data)
     tests = len(GRADED) if name == "homework" else 0
     assert sum(d.grade for d in data) == len(exercises(name)) + tests

@@ -19,6 +19,7 @@ DATA = ("--data=sample", "--n-train=250", "--n-test=100")
 NEEDS = {
     "d2l_notebook.py": ("d2l",),
     "d2l_pytorch.py": ("torch", "torchvision"),
+    "pytorch_loop.py": ("torch",),
     "ddp.py": ("torch",),
 }
 
@@ -66,8 +67,7 @@ def refusal(done):
     return values["error"]
 
 
-# The other scripts' first steps are held to ours where they are run, here and by peers.
-@pytest.mark.parametrize("script", ["d2l_notebook.py", "d2l_pytorch.py"])
+@pytest.mark.parametrize("script", [name for name in NEEDS if name != "ddp.py"])
 def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     script, ours, tmp_path
 ):
@@ -79,6 +79,7 @@ def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     assert why.endswith(f"ours {changed[4]:.6f}")
 
 
+@pytest.mark.slow
 def test_ddp_goes_on_from_our_parameters_as_ours_does(data, ours, tmp_path):
     from d2lpar import lenet
 

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -229,9 +230,12 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
     said = process.stderr.read()
     assert process.wait(60) == 130, said
     assert measuring
+    limit = time.monotonic() + 20
     for child in measuring:
-        with suppress(psutil.NoSuchProcess):
-            assert child.status() == psutil.STATUS_ZOMBIE  # ended, and not yet reaped
+        with suppress(psutil.NoSuchProcess):  # or it has ended, and is not yet reaped
+            while child.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < limit
+                time.sleep(0.05)
     assert "--resume last" in said
     run = files.read(tmp_path / "multiple_gpus" / "dry-run-sample-cpu2.partial.jsonl")
     (path,) = (tmp_path / "multiple_gpus").glob("*.safetensors")

@@ -54,7 +54,7 @@ def test_pytorch_has_the_losses_of_mxnet_and_a_hook_nearly(in_mxnet, tmp_path):
     step, ddp, hook = numpy.array(found, float).reshape(3, 5)
     numpy.testing.assert_allclose(step, in_mxnet, rtol=2e-6)
     numpy.testing.assert_allclose(ddp, in_mxnet, rtol=2e-6)
-    assert 0 < abs(hook - in_mxnet).max() < 1e-4
+    assert 0 < abs(hook - in_mxnet).max() < 5e-4
     assert said == f"{5 * 129_068 * 2} bytes"
 
 

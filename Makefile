@@ -9,7 +9,9 @@ EXTRA ?= cpu
 PYTHON ?=
 MXNET ?= 1
 VENV ?= .venv$(if $(PYTHON),-$(notdir $(PYTHON)))$(if $(filter 2,$(MXNET)),-mxnet2)
-# Modules are compiled when they are imported, not all of them here.
+# Modules are compiled when they are first imported, not all of them here; where this
+# variable is set, as in many containers, each process would compile MXNet again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --no-compile \
 	--disable-pip-version-check
 ifeq ($(MXNET),2)

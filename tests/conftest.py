@@ -1,11 +1,9 @@
 """What several test files need. Imports no MXNet: some tests run without it."""
 
 import fcntl
-import http.server
 import os
 import pickle
 import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -31,6 +29,13 @@ def real_data():
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
 
 
+# At its end, writes the names of the modules that a process has loaded.
+MODULES = """
+import atexit, sys
+atexit.register(lambda: open("modules", "w").write(" ".join(sys.modules)))
+"""
+
+
 @pytest.fixture(scope="session")
 def real_run(tmp_path_factory):
     """A folder that a run of two epochs on one and two contexts has filled, and it.
@@ -47,48 +52,7 @@ def real_run(tmp_path_factory):
             done = d2lpar(
                 "run", "multiple_gpus", "--dry-run", "--num-epochs=2",
                 "--checkpoint-every=1", "--data=sample", "--devices=cpu:2",
-                f"--out={out}",
+                f"--out={out}", before=MODULES, cwd=out,
             )  # fmt: skip
             ended.write_bytes(pickle.dumps(done))
     return out / "multiple_gpus", pickle.loads(ended.read_bytes())
-
-
-@pytest.fixture
-def http_server():
-    """Start a server with ``http_server(answer)``; returns its URL and requests' log.
-
-    ``answer(path)`` is the body and the length to announce, or None for a 404.
-    """
-    servers = []
-
-    def start(answer):
-        requests = []
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                requests.append(self.path.strip("/"))
-                answered = answer(self.path.strip("/"))
-                if answered is None:
-                    return self.send_error(404)
-                body, length = answered
-                self.send_response(200)
-                self.send_header("Content-Length", str(length))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(
-            target=server.serve_forever, args=(0.05,), daemon=True
-        )
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_port}", requests
-
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -1,9 +1,7 @@
-"""Who imports whom (as pyproject.toml says), and what chapters use."""
+"""Who imports MXNet, and what chapters use; `make lint` checks the other imports."""
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,18 +24,6 @@ def imported_names(tree):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def test_rooms_import_what_they_may():
-    """The contracts under [tool.importlinter], on every import, lazy ones too.
-
-    In a process of its own: import-linter disables the loggers of this one.
-    """
-    pytest.importorskip("importlinter.cli", reason="it needs Python 3.11")
-    code = "from importlinter import cli; exit(cli.lint_imports(no_cache=True))"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_one_module_alone_imports_mxnet():

@@ -222,13 +222,6 @@ def test_labels_of_any_net_with_gluons_softmax_loss(y, says):
     assert (replicas[0][0].asnumpy() == 1).all()
 
 
-def test_images_of_another_layout_are_named():
-    replicas = [get_params(init_lenet(), CPUS[0])]
-    X = numpy.zeros((2, 28, 28, 1), "float32")
-    with pytest.raises(ValueError, match="LeNet takes images"):
-        train_batch(X, numpy.zeros(2, "int32"), replicas, CPUS[:1], 0.1)
-
-
 def test_what_are_no_parameters_is_named():
     with pytest.raises(TypeError, match="write floats"):
         get_params([numpy.zeros((4, 1), int)], CPUS[0])
@@ -236,17 +229,6 @@ def test_what_are_no_parameters_is_named():
         get_params(numpy.zeros(2), CPUS[0])
     with pytest.raises(ValueError, match=r"gpu\(0\): MXNet sees 0 GPUs here"):
         get_params([numpy.zeros(2)], mx.gpu(0))
-
-
-def test_a_gluon_loss_and_legacy_labels_work():
-    X = numpy.random.default_rng(0).normal(size=(5, 4)).astype("float32")
-    params = [numpy.zeros((4, 3), "float32"), numpy.zeros(3, "float32")]
-    replicas = [get_params(params, c) for c in CPUS[:2]]
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    y = mx.nd.array([0, 1, 2, 0, 1])
-    losses = train_batch(X, y, replicas, CPUS[:2], 0.1, net=linear, loss=loss)
-    npx.waitall()
-    assert numpy.allclose(losses[0].asnumpy(), numpy.log(3))
 
 
 # What GPUs do in one operation, here on CPU contexts

@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +75,7 @@ def refusal(done):
     return values["error"]
 
 
-@pytest.mark.parametrize("script", NEEDS)
+@pytest.mark.parametrize("script", [name for name in NEEDS if name != "ddp.py"])
 def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     script, ours, tmp_path
 ):
@@ -88,18 +87,19 @@ def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     assert why.endswith(f"ours {changed[4]:.6f}")
 
 
+@pytest.mark.slow
 def test_ddp_goes_on_from_our_parameters_as_ours_does(data, ours, tmp_path):
     from d2lpar import lenet
 
     need("ddp.py")
     # 250 = 83 + 83 + 83 + 1: an empty part, too
-    flags = ["--num-devices=2", "--num-epochs=3", "--global-batch-size=83", "--lr=0.02"]
+    flags = ["--num-devices=2", "--num-epochs=2", "--global-batch-size=83", "--lr=0.02"]
     flags += [f"--check={write(tmp_path, ours)}", f"--save={tmp_path / 'saved.npz'}"]
     done = run_peer("ddp.py", *DATA, *flags)
     assert done.returncode == 0, done.stderr
     lines = list(map(json.loads, done.stdout.splitlines()))
     state = lenet.start(seed=0)
-    recipe = {"global_batch_size": 83, "lr": 0.02, "num_epochs": 3}
+    recipe = {"global_batch_size": 83, "lr": 0.02, "num_epochs": 2}
     records = list(lenet.train(devices="cpu:1", data=data, state=state, **recipe))
     assert lines[-1]["test_acc"] == pytest.approx(records[-1].test_acc, abs=0.011)
     for line in lines:
@@ -114,39 +114,7 @@ def test_ddp_goes_on_from_our_parameters_as_ours_does(data, ours, tmp_path):
             )
 
 
-# The CryptoPunks notebook's GAN and the least-squares notes
-
-
-def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
-    from d2lpar import devices, gan
-    from d2lpar._mxnet import np
-    from d2lpar.parallel import split_batch
-
-    state, one = gan.start(0), devices.parse("cpu:1")
-    found = {
-        f"{letter}.{k}": p.copy()
-        for letter, params in (("D", state.params_D), ("G", state.params_G))
-        for k, p in enumerate(params)
-    }
-    rng = numpy.random.default_rng(0)
-    found["X"] = rng.random((2, 11, 3, 24, 24), dtype=numpy.float32)
-    found["z"] = rng.standard_normal((2, 11, *gan.Z_SHAPE), dtype=numpy.float32)
-    nets, losses = gan.Nets(state, one, 1e-4), []
-    for X, z in zip(found["X"], found["z"]):
-        shards = split_batch(np.array(X), np.array(z), one)
-        d, g, _ = gan.step(*shards, nets)
-        losses.append((float(d[0]) / 22, float(g[0]) / 11))
-    found["d_losses"], found["g_losses"] = zip(*losses)
-
-    monkeypatch.syspath_prepend(PEERS)
-    check = runpy.run_path(str(PEERS / "gan_pytorch.py"))["check"]
-    check(write(tmp_path, found))
-    g_losses = numpy.array(found["g_losses"]) * (1, 1.001)
-    with pytest.raises(SystemExit) as ended:
-        check(write(tmp_path, found, g_losses=g_losses))
-    assert ended.value.code == 2
-    assert "step 2: g_loss is" in json.loads(capsys.readouterr().out)["error"]
+# The least-squares notes; the GAN is held to the notebook in tests/gan.
 
 
 def test_the_notes_least_squares_is_held_to_our_optimum(tmp_path):

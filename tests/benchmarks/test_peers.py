@@ -73,6 +73,7 @@ def test_rows_on_gpus_see_as_many_gpus_as_they_use(monkeypatch):
     assert found["PyTorch DDP, 2 GPUs"].job["device"] == "cuda"
 
 
+@pytest.mark.slow
 def test_ours_beside_pytorch(tmp_path, capsys, monkeypatch):
     """All of it, once: the record, the figure, and what is printed."""
     if importlib.util.find_spec("torch") is None:

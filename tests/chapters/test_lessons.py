@@ -65,6 +65,7 @@ PRINTED = {
         r"(?s)\[\[1\. 1\.\]\].*\[\[2\. 2\.\]\].*after allreduce:.*\[\[3\. 3\.\]\].*"
         r"\[\[3\. 3\.\]\]",
         "replicas agree: True",
+        "cpu:2: epoch 1, loss",  # with the curves
     ],
     "communication": [
         r"4 devices, ring +: the busiest sends +6,000 bytes",

@@ -62,17 +62,6 @@ def test_without_a_guess_there_is_the_answer_alone(folder, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("guess", [[3], numpy.ones(2), 10**400])
-def test_what_is_no_guess_is_refused_in_a_line_and_the_others_count(capsys, guess):
-    chapter.predict("ms", 5)
-    chapter.predict("bytes", guess)
-    line, end = capsys.readouterr().out.split("\n")
-    assert line.startswith("bytes: ") and end == ""
-    chapter.answer("bytes", 3)
-    chapter.answer("ms", 5)
-    assert capsys.readouterr().out == "bytes: 3\nms: 5 (you said 5: right)\n"
-
-
 def test_a_class_is_drawn_and_counted(folder, capsys):
     for name, guess, word in (("a", 5, "one"), ("b", 20, "two"), ("c", 300, "two")):
         (folder / name).mkdir()

@@ -7,12 +7,15 @@ from pathlib import Path
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 from PIL import Image
 from support.command import d2lpar
 from support.factories import epoch, gan_epoch, header
 
 from d2lpar import chapter, experiments, gan
+from d2lpar.cli import main
 from d2lpar.errors import SettingError
 from d2lpar.experiments import EXPERIMENTS, get
 from d2lpar.records import checkpoints, files
@@ -21,6 +24,18 @@ from d2lpar.records.kinds import Run
 from d2lpar.runs import measure
 
 STEM = "dry-run-sample"
+
+
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """A function: what `d2lpar WORDS` prints, run in this process."""
+
+    def here(*words):
+        monkeypatch.setattr(sys, "argv", ["d2lpar", *words])
+        main.main()  # exits unless the code is 0
+        return capsys.readouterr().out
+
+    return here
 
 
 def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
@@ -41,17 +56,30 @@ def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
     assert max(map(len, printed.splitlines())) <= 120
 
 
-def test_plot_draws_again_without_mxnet(real_run, tmp_path):
+def test_the_parent_of_a_run_is_lean_and_loads_no_mxnet(real_run):
+    loaded = (real_run[0].parent / "modules").read_text().split()
+    assert len([name for name in loaded if name.split(".")[0] == "d2lpar"]) <= 40
+    assert "mxnet" not in loaded
+
+
+def test_plot_draws_the_same_again_without_mxnet_and_the_users_style(
+    real_run, tmp_path
+):
+    (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\n")
     records = sorted(real_run[0].glob("*.jsonl"))
     out = tmp_path / "drawn"
     # No backend of the environment is needed, either.
     without = (
         "import os, sys; sys.modules['mxnet'] = None; os.environ['MPLBACKEND'] = 'x'"
     )
-    done = d2lpar("plot", *records, f"--out={out}", before=without)
+    done = d2lpar("plot", *records, f"--out={out}", before=without, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"{STEM}-accuracy.png" in {path.name for path in out.iterdir()}
-    assert len(done.stdout.splitlines()) == len(list(out.iterdir()))
+    paths = sorted(out.iterdir())
+    assert f"{STEM}-accuracy.png" in {path.name for path in paths}
+    assert len(done.stdout.splitlines()) == len(paths)
+    for path in paths:
+        assert imread(path).std() > 0.01
+        np.testing.assert_array_equal(imread(path), imread(real_run[0] / path.name))
 
 
 def test_resume_goes_on_elsewhere_and_the_record_says_so(real_run, tmp_path):
@@ -64,61 +92,31 @@ def test_resume_goes_on_elsewhere_and_the_record_says_so(real_run, tmp_path):
     assert done.returncode == 0, done.stderr
     resumed = files.read(tmp_path / "multiple_gpus" / "dry-run-sample-cpu2.jsonl")
     assert [e.resumed for e in resumed.epochs] == ["elsewhere", "elsewhere", "here"]
-    wrong = d2lpar("sample", f"--checkpoint={checkpoint}", cwd=tmp_path)
-    assert wrong.returncode == 2 and "workload lenet, not of gan" in wrong.stderr
-    assert not (tmp_path / "faces.png").exists()
 
 
-def test_sample_draws_from_the_networks_that_a_checkpoint_names(tmp_path):
+def test_sample_draws_from_the_networks_that_a_checkpoint_names(here, tmp_path):
     state = gan.start(3, 8, "spectral")
     state.epoch = 1
     lines = header(1, chapter="gan"), gan_epoch(1)
     saved = Checkpoint("gan", state.tensors(), state.facts(), lines)
     path = checkpoints.save(tmp_path, saved)
-    done = d2lpar("sample", f"--checkpoint={path}", "--n=3", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    here("sample", f"--checkpoint={path}", "--n=3", f"--out={tmp_path}/faces.png")
     assert Image.open(tmp_path / "faces.png").size == (5 * 24 * 8, 24 * 8)
 
 
-def test_a_report_is_printed_and_kept(tmp_path):
-    done = d2lpar("run", "memory", f"--out={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    heading, report = done.stdout.split("\n", 1)
-    assert (tmp_path / "memory" / "quick.txt").read_text() == report
-    assert "memory: prints the free memory" in heading and "free on cpu(0)" in report
-
-
-def test_list_and_help_load_no_mxnet_and_name_what_there_is():
+def test_list_loads_no_mxnet_and_names_what_there_is():
     say = "lambda: print('mxnet' in sys.modules, 'matplotlib' in sys.modules)"
     listed = d2lpar("list", before=f"import atexit, sys; atexit.register({say})")
     *rows, loaded = listed.stdout.splitlines()
     assert [row.split()[1] for row in rows[1:]] == list(EXPERIMENTS)
     assert max(map(len, rows)) <= 80
     assert loaded == "False False"
-    assert "\nCommands:\n" in d2lpar().stdout  # alone it prints its help
-    usage = d2lpar("run", "--help").stdout
+
+
+def test_help(here):
+    assert "\nCommands:\n" in here()  # alone it prints its help
+    usage = here("run", "--help")
     assert max(map(len, usage.splitlines())) <= 80 and "--num-devices" in usage
-
-
-MODULES = """
-import atexit, sys
-def write():
-    with open("modules", "w") as file:
-        print(*sys.modules, file=file)
-atexit.register(write)
-"""
-
-
-def test_the_parent_of_a_run_is_lean_and_loads_no_mxnet(tmp_path):
-    """A real run, not a dry one: at its end, with tables and pictures."""
-    done = d2lpar(
-        "run", "multiple_gpus", "--data=sample", "--num-devices=1", "--num-epochs=1",
-        "--global-batch-size=2500", before=MODULES, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    loaded = (tmp_path / "modules").read_text().split()
-    assert len([name for name in loaded if name.split(".")[0] == "d2lpar"]) <= 40
-    assert "mxnet" not in loaded
 
 
 def plan(name, **settings):
@@ -214,13 +212,12 @@ def test_the_reader_of_the_output_may_be_gone():
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_what_a_record_says_does_not_reach_the_terminal_raw(tmp_path):
+def test_what_a_record_says_does_not_reach_the_terminal_raw(here, tmp_path):
     """Escape sequences would set the terminal's title, or move its cursor."""
     for name, model in (("a", "CPU"), ("b", "\x1b]0;pwned\x07")):
         lines = [header(1, cpu_model=model), epoch(1), epoch(2)]
         text = "".join(f"{files.to_line(line)}\n" for line in lines)
         (tmp_path / f"{name}.jsonl").write_text(text)
-    done = d2lpar("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    assert done.returncode == 0, done.stderr
-    assert "pwned" in done.stdout and "samples/s" in done.stdout
-    assert not set(done.stdout) & {"\x1b", "\x07"}
+    out = here("compare", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"))
+    assert "pwned" in out and "samples/s" in out
+    assert not set(out) & {"\x1b", "\x07"}

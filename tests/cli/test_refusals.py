@@ -26,8 +26,6 @@ REFUSED = [
     # Values out of range
     ([*LENET, "--threads=100000"], "100000 is not in the range 1<=x<=1024"),
     ([*LENET, "--lr=nan"], "--lr"),
-    ([*LENET, "--lr=1e-300"], "1e-300 is not in the range 1e-12<=x<="),
-    ([*LAUNCH, "--compress=1e-50", *THEN], "--compress"),
     # Flags that do not apply, or contradict each other
     ([*LENET, "--sync-batch-norm"], "--sync-batch-norm: does not apply to"),
     (["run", "memory", "--resume=last"], "--resume last: does not apply to memory"),
@@ -40,17 +38,12 @@ REFUSED = [
     ([*LENET, "--tf32"], "--tf32 with --devices cpu:1"),
     ([*LENET, "--resume=last", "--repeats=2"], "--resume with --repeats"),
     ([*LAUNCH, *THEN, "--repeats=2"], "one thing at a time"),
-    ([*LAUNCH, *THEN, "--num-devices=1,2"], "one thing at a time"),
-    ([*LAUNCH, *THEN, "--sync-batch-norm"], "--sync-batch-norm: does not apply"),
     ([*LAUNCH, "--", "run", "gan"], "gan is not shared"),
     ([*LAUNCH, "--", "plot", "x"], "plot x"),
-    (LAUNCH, "launch"),
     (["plot", "\x1b[31mx.jsonl"], r"\x1b[31mx.jsonl"),  # a terminal would obey
     # Chapters and devices that are not there
     (["run", "multiple_gpu"], "multiple_gpu"),
-    ([*LENET, "--devices=tpu:1"], "tpu:1"),
     ([*LENET, "--devices=cpu:2,gpu:1"], "cpu:2,gpu:1"),
-    ([*LENET, "--num-devices=two"], "two"),
     ([*LENET, "--num-devices=4"], "4"),
     # Files and folders
     ([*LENET, "--out=record"], "record/multiple_gpus: Not a directory"),
@@ -58,8 +51,6 @@ REFUSED = [
     (["plot", "absent"], "absent"),
     (["plot", "binary"], "binary"),
     (["plot", "header"], "header: holds no results"),
-    (["plot", "record", "--out=/dev/null"], "/dev/null"),
-    (["compare", "record", "header"], "header: holds no epochs"),
     (["sample", "--checkpoint=binary"], "binary"),
     ([*LAUNCH, "--hosts=empty", "--interface=x", *THEN], "empty"),
 ]
@@ -112,12 +103,6 @@ def test_without_mxnet_a_run_is_refused_before_it_begins(answer, folder, monkeyp
     error, code = answer(["run", "multiple_gpus"])
     assert code == 2 and error.startswith("d2lpar: MXNet is not installed: pip install")
     assert error.count("\n") == 1 and set(os.listdir(folder)) == set(CONTENT)
-
-
-def test_a_worker_that_no_launcher_has_started(answer, monkeypatch):
-    monkeypatch.setenv("D2LPAR_WORKER", "0")
-    error, code = answer(LENET)
-    assert code == 2 and error.startswith("d2lpar: D2LPAR_WORKER '0': only ")
 
 
 def test_a_gpu_without_code_is_refused_before_a_child_starts(

@@ -246,11 +246,3 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, monkeypatch):
     assert 'alt="Training ends at test accuracy: 0.800"' in text
     for expected in (*found.sentences, *found.table.columns, *found.table.rows[0]):
         assert escape(expected) in text
-
-
-def test_a_folder_s_name_is_an_address_and_nothing_else(tmp_path):
-    """Of a stranger's folder under --out, as of an unpacked archive."""
-    run = training(1)
-    files.write(tmp_path / "a#b?c%41" / "x-cpu1.jsonl", run.header, run.lines)
-    text = report.write_page(tmp_path).read_text()
-    assert 'href="./a%23b%3Fc%2541/x-cpu1.jsonl"' in text

@@ -1,8 +1,11 @@
 """Finding, verifying and downloading published files, on tiny stand-ins for them."""
 
+import functools
 import hashlib
+import http.server
 import logging
 import socket
+import threading
 from dataclasses import replace
 
 import pytest
@@ -67,10 +70,27 @@ def test_damage_in_a_folder_asked_for_is_refused(tiny, tmp_path, monkeypatch):
         tiny.locate("auto", tmp_path / "absent")
 
 
-def test_a_download_is_verified_and_kept(tiny, nowhere, tmp_path, http_server):
-    bodies = {f"good/{name}": content for name, content in CONTENTS.items()}
-    bodies |= {f"bad/{name}": content[::-1] for name, content in CONTENTS.items()}
-    base, requests = http_server(lambda path: (bodies[path], len(bodies[path])))
+@pytest.fixture
+def served(tmp_path):
+    """The address of a folder on a server, the folder, and the requests' lines."""
+    requests = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, form, *args):
+            requests.append(form % args)
+
+    folder = tmp_path / "served"
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield f"http://127.0.0.1:{server.server_port}", folder, requests
+        server.shutdown()
+
+
+def test_a_download_is_verified_and_kept(tiny, nowhere, tmp_path, served):
+    base, folder, requests = served
+    put(folder / "good")
+    put(folder / "bad", a=b"segami", b=b"slebal")
     cache = tmp_path / "cache" / "d2lpar" / "tiny"
     bad = replace(tiny, urls=(f"{base}/bad/",))
     with pytest.raises(DataError, match=r"nor downloaded .* \(127.0.0.1: ValueError\)"):
@@ -81,7 +101,8 @@ def test_a_download_is_verified_and_kept(tiny, nowhere, tmp_path, http_server):
         assert both.locate() == "tiny"
         (cache / "a.gz").write_bytes(b"damaged")  # is downloaded again
     assert [path.read_bytes() for path in both.paths("tiny")] == list(CONTENTS.values())
-    assert requests.count("good/a.gz") == 3 and requests.count("good/b.gz") == 1
+    asked = " ".join(requests)
+    assert asked.count("/good/a.gz") == 3 and asked.count("/good/b.gz") == 1
 
 
 def test_an_unknown_name_is_refused(tiny):

@@ -3,8 +3,6 @@
 How the published files are found is tested in test_download.py.
 """
 
-import hashlib
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 
 from d2lpar import datasets
 from d2lpar.datasets import fashion
-from d2lpar.datasets.fashion import sha256_of
 from d2lpar.errors import SettingError
 
 # The sample in the package
@@ -48,12 +45,6 @@ def test_sizes_that_the_sample_does_not_have(name, n):
 
 
 # Images and batches
-
-
-def test_the_hash_is_of_every_byte():
-    arrays = [a[::-1] for a in datasets.fashion_sample(12, 5)]  # not contiguous
-    every = b"".join(array.tobytes() for array in arrays)
-    assert sha256_of(arrays) == hashlib.sha256(every).hexdigest()
 
 
 def numbered(n):

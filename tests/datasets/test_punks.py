@@ -48,15 +48,6 @@ def test_fewer_faces_are_the_first_of_more(drawn):
             synthetic_punks(n)
 
 
-def test_drawn_faces_are_never_looked_for(tmp_path, caplog):
-    data = punks.load("synthetic", data_dir=tmp_path / "absent", n_train=30)
-    assert punks.locate("synthetic", tmp_path / "absent") == "synthetic"
-    assert data.synthetic and data.sizes == {"n_train": 30}
-    assert data.sha256 == hashlib.sha256(data.X.tobytes()).hexdigest()
-    assert punks.load("synthetic", n_train=30, seed=1).sha256 != data.sha256
-    assert caplog.records == []
-
-
 # Tiles
 
 

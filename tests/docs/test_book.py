@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 if not (ROOT / "docs" / "conf.py").is_file():
     pytest.skip("not a checkout", allow_module_level=True)
 TRACE = ROOT / "figures" / "scaling" / "one-step-trace.json"
-BATCHES = 16, 512  # of the trace, on two devices
 SENDS = ("Copy", "Sum", "KVStore", "_npi_add")
 PHONE = {"width": 390, "height": 844}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -148,8 +147,7 @@ def test_an_output_stays_folded_until_all_guesses_are_locked_in(book, reader):
     assert reader.wrong == []
 
 
-@pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("kind", ["book", "tree", "ring"])
+@pytest.mark.parametrize(("kind", "n"), [("book", 2), ("tree", 3), ("ring", 3)])
 def test_the_player_ends_with_the_sum_on_every_device(book, reader, kind, n):
     """In as many rounds, and bytes over the busiest link, as the page's table says."""
     page = reader.page
@@ -194,7 +192,7 @@ def events_of(batch: int, trace: Path = TRACE) -> list[dict]:
     return [event for event in events if event["pid"] == batch]
 
 
-def expected_figures(events: list[dict], until: int | None = None) -> list[float]:
+def expected_figures(events: list[dict]) -> list[float]:
     """The player's numbers in milliseconds, counted microsecond by microsecond."""
     end = max(e["ts"] + e["dur"] for e in events)
     busy = numpy.zeros((2, 2, end), int)  # computes or sends, device, time
@@ -202,7 +200,7 @@ def expected_figures(events: list[dict], until: int | None = None) -> list[float
         if e["tid"]:
             sends = int(e["name"].startswith(SENDS))
             busy[sends, e["tid"] - 1, e["ts"] : e["ts"] + e["dur"]] = 1
-    computes, sends = busy[:, :, :until]
+    computes, sends = busy
     counted = [
         end,
         computes.sum(),
@@ -211,30 +209,6 @@ def expected_figures(events: list[dict], until: int | None = None) -> list[float
         (1 - (computes | sends)).sum(),
     ]
     return [microseconds / 1e3 for microseconds in counted]
-
-
-def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
-    step_player, reader
-):
-    """Forwards, backwards and by the slider; for both batches."""
-    keyboard, said = reader.page.keyboard, step_player.get_by_role("status")
-    for batch in BATCHES:
-        events = events_of(batch)
-        ends = sorted(e["ts"] + e["dur"] for e in events if e["tid"])
-        step_player.locator("[name=measured]").select_option(str(batch))
-        step_player.locator("[name=at]").focus()
-        keyboard.press("Home")
-        keyboard.press("PageUp")
-        k = int(said.inner_text().split()[0])
-        for name, key, by in (("Step", "Enter", 1), ("Back", "Space", -1)):
-            step_player.get_by_text(name, exact=True).focus()
-            keyboard.press(key)
-            k += by
-            until = ends[k - 1]
-            assert said.inner_text().startswith(f"{k} of {len(ends)} ")
-            found = figures_in(step_player)["measured"]
-            assert found == pytest.approx(expected_figures(events, until), abs=0.06)
-    assert reader.wrong == []
 
 
 def test_a_trace_of_ones_own_is_drawn_beside_ours(step_player, reader, tmp_path):

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
 import figure  # noqa: E402
-import gallery  # noqa: E402
 from gallery_pictures import FIGURES, PICTURES, claim  # noqa: E402
 
 MOST = 14
@@ -47,16 +46,6 @@ def shown(texts):
 def boxes(texts):
     """Words and their places, without the blank edge of a line."""
     return [(t.get_text(), t.get_window_extent().expanded(0.98, 0.7)) for t in texts]
-
-
-def test_two_gpus_are_measured_in_25_minutes_and_no_record_twice():
-    parts = gallery.on_two_gpus()
-    assert max(part.minutes for part in parts) <= 8
-    assert sum(part.minutes for part in parts) <= 25
-    records = [name for part in parts for step in part.steps for name in step.records]
-    assert len(set(records)) == len(records)
-    there = [name for name in records if (FIGURES / name).exists()]
-    assert len(there) >= len(records) - 2  # all but those without a CUDA graph
 
 
 def test_a_title_is_what_the_records_bear_out():

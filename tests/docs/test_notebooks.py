@@ -55,18 +55,6 @@ def test_a_fold_shows_the_source_of_functions(tmp_path):
     assert f"](../teaching/frameworks/{program.name})" in after
 
 
-@pytest.mark.parametrize(
-    "line, reason",
-    [
-        ("teaching/none.py f", "no file 'teaching/none.py'"),
-        ("teaching/frameworks/start.py sgd", "no sgd in .*, which has params, "),
-    ],
-)
-def test_a_wrong_fold_is_one_error(line, reason, tmp_path):
-    with pytest.raises(ValueError, match=reason):
-        with_prose(f"<!-- fold: {line} -->", tmp_path)
-
-
 def executed(printed):
     """A notebook of one cell, as it is after the cell has printed this."""
     cell = nbformat.v4.new_code_cell("...", execution_count=1)

@@ -24,6 +24,9 @@ FIGURES = sorted((ROOT / "figures").glob("*.md"))
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.md"))
 PAGES = [README, *DOCS, ROOT / "CONTRIBUTING.md", *FIGURES, *BENCHMARKS]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.py"))
+EVERY = pytest.mark.parametrize(
+    "page", [*PAGES, *CHAPTERS], ids=lambda p: str(p.relative_to(ROOT))
+)
 
 
 def text_of(page: str | Path) -> str:
@@ -63,9 +66,7 @@ def links(page: Path) -> set[str]:
     return {link for link in found if not link.startswith(("http:", "https:"))}
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, *CHAPTERS], ids=lambda p: str(p.relative_to(ROOT))
-)
+@EVERY
 def test_every_link_leads_somewhere(page):
     for link in links(page):
         path, _, anchor = link.partition("#")
@@ -136,9 +137,7 @@ def flags() -> set[str]:
     return known | {"--help", "--version"}
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, *CHAPTERS], ids=lambda p: str(p.relative_to(ROOT))
-)
+@EVERY
 def test_every_flag_that_a_page_names_exists(page):
     named = set(re.findall(r"(?<![\w<!-])--[a-z][\w-]*", text_of(page)))
     assert named - flags() <= FOREIGN
@@ -157,17 +156,16 @@ def run(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/api.md"])
-def test_the_helpers_snippet_finds_the_line_on_both_devices(page):
+def test_the_readmes_snippet_finds_the_line_on_both_devices():
     if importlib.util.find_spec("d2l") is None:
         pytest.skip("d2l is not installed: extra book")
-    numbers = re.findall(r"-?\d+\.\d+", run(blocks(page, "python")[0]))
+    numbers = re.findall(r"-?\d+\.\d+", run(blocks("README.md", "python")[0]))
     weights = [float(number) for number in numbers]
     assert weights[:2] == weights[2:] == pytest.approx([2, -3.4], abs=0.01)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", range(1, len(blocks("docs/api.md", "python"))))
-def test_the_other_snippets_of_the_api_run(k):
+@pytest.mark.parametrize("k", range(len(blocks("docs/api.md", "python"))))
+def test_the_snippets_of_the_api_run(k):
     code = blocks("docs/api.md", "python")[k]
     assert run(code.replace('load("auto"', 'load("sample"'))

@@ -42,21 +42,6 @@ def wrong(text):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        f'One needs [1,160 us]({TABLE} "concise 256 | ms on 1").',
-        f'Each takes [18.8 s].\n\n[18.8 s]: {LENET} "seconds per epoch"',
-        f'Of the images [80.3 %]({LENET} "accuracy") are recognised.',
-        '[0.779](figures/seeds/multiple_gpus/book-cpu1.jsonl "accuracy, one seed")',
-        f'Two take [1.71 times]({PEERS} "{TWO} / {ARM}") as long.',
-        f"{CAPTION}{HEAD}| {TWO} | 1.74 | 1.71 |\n",
-    ],
-)
-def test_a_right_number_is_accepted(text):
-    assert wrong(text) == []
-
-
-@pytest.mark.parametrize(
     ("text", "why"),
     [
         (f'[1.17 ms]({TABLE} "concise 256 | ms on 1")', "the record has 1.16"),

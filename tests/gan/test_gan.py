@@ -329,33 +329,6 @@ def test_the_quick_recipe_learns_to_draw():
     assert most > 10 * first.references["noise"]["coverage"]
 
 
-@pytest.mark.parametrize(
-    ("num_devices", "width", "d_norm"), [(1, None, "none"), (2, 8, "spectral")]
-)
-def test_a_training_that_is_resumed_gives_the_same_bits(
-    faces, num_devices, width, d_norm
-):
-    """From what a checkpoint holds, and with records that are the same."""
-
-    def trained(state, num_epochs):
-        lines = gan.train(num_devices, devices="cpu:2", global_batch_size=25,
-                          num_epochs=num_epochs, frames_every=1,
-                          data=faces.head(60), state=state)  # fmt: skip
-        return [line for line in lines if line.epoch == 3]
-
-    whole, stopped = (gan.start(7, width, d_norm) for _ in range(2))
-    expected = trained(whole, 3)
-    trained(stopped, 2)
-    resumed = gan.TrainingState.restore(stopped.tensors(), stopped.facts())
-    frame, epoch = trained(resumed, 1)
-    assert resumed.facts() == whole.facts()
-    for name, array in whole.tensors().items():
-        numpy.testing.assert_array_equal(resumed.tensors()[name], array)
-    assert frame == expected[0]
-    for name in ("d_loss", "g_loss", "d_real", "d_fake"):
-        assert getattr(epoch, name) == getattr(expected[1], name)
-
-
 def test_an_epoch_takes_every_face_once_in_an_order_of_its_own(faces):
     X, first = np.array(faces.X, dtype="uint8"), []
     for epoch in (1, 4):

@@ -106,19 +106,6 @@ def test_devices_and_implementation_do_not_matter(
         numpy.testing.assert_allclose(ours, expected, atol=1e-4)
 
 
-@BOTH
-def test_a_state_goes_on_where_it_stopped(implementation, data):
-    recipe = {**RECIPE, "data": data, "devices": "cpu:2"}
-    whole, parts = lenet.start(seed=5), lenet.start(seed=5)
-    list(implementation.train(state=whole, **recipe))
-    recipe["num_epochs"] = 1
-    for expected in (1, 2):
-        parts = lenet.TrainingState.restore(parts.tensors(), parts.facts())
-        (record,) = implementation.train(state=parts, **recipe)
-        assert record.epoch == parts.epoch == expected
-    assert same(whole.params, parts.params)  # to the bit, through a checkpoint's facts
-
-
 @pytest.mark.parametrize(
     ("changed", "error"),
     [

@@ -1,7 +1,6 @@
 """Which MXNet is found: a wheel, or a library of one's own; and what a record says."""
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -50,16 +49,6 @@ def test_two_wheels_overwrite_each_other(monkeypatch):
         builds.check_installed()
 
 
-def test_only_a_gpu_wheel_has_libraries_to_load(monkeypatch):
-    table = {"libnowhere.so.11": "nvidia-nowhere-cu11", "libcuda.so.0": None}
-    monkeypatch.setattr(builds, "GPU_LIBRARIES", table)
-    assert builds.missing_libraries("mxnet") == {}  # of the fork, too
-    assert builds.missing_libraries(FROM_SOURCE) == {}
-    missing = builds.missing_libraries("mxnet-cu112")
-    assert missing["libnowhere.so.11"] == "pip install nvidia-nowhere-cu11"
-    assert "driver" in missing["libcuda.so.0"]
-
-
 FORK = {"mxnet": "2.0.0+cu133.bw.zombie.1"}
 
 
@@ -78,34 +67,3 @@ FORK = {"mxnet": "2.0.0+cu133.bw.zombie.1"}
 def test_a_wheel_has_code_for_some_gpus(monkeypatch, installed, capability, runs):
     monkeypatch.setattr(builds, "installed_builds", lambda: installed)
     assert builds.has_code_for(capability) is runs
-
-
-def test_the_wheel_for_a_gpu():
-    assert builds.wheel_for((3, 7)) is None
-    assert builds.install_command("cu112") in builds.wheel_for((8, 9))
-    assert "CUDA 13" in builds.wheel_for((9, 0))
-
-
-def test_what_a_record_says_of_two_gpus(monkeypatch):
-    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
-    monkeypatch.setattr(builds, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
-    monkeypatch.setattr(builds, "peer_access", lambda gpus: True)
-    monkeypatch.setattr(builds, "ask_nvml", lambda query: "580.159.04")
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    monkeypatch.setenv("MXNET_ENFORCE_DETERMINISM", "1")
-    monkeypatch.setenv("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
-    monkeypatch.setenv("MXNET_ENABLE_GPU_P2P", "0")
-    monkeypatch.setenv("MXNET_ENABLE_CUDA_GRAPHS", "1")
-    library = SimpleNamespace(cudnnGetVersion=lambda: 8902)
-    assert builds.gpu_build([0, 1], library) == {
-        "build": "mxnet-cu112 1.9.1",
-        "cudnn": "8.9.2",
-        "driver": "580.159.04",
-        "autotune": "0",
-        "tf32": False,
-        "peer_access": False,
-        "deterministic": True,
-        "cuda_graphs": True,
-    }
-    unknown = builds.gpu_build([0, 1], SimpleNamespace(cudnnGetVersion=lambda: 91002))
-    assert unknown["cudnn"] == "9.10.2"

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from d2lpar.errors import SettingError
-from d2lpar.machine import host
+from d2lpar.machine import cards, host
 from d2lpar.machine.host import WHOLE_NUMBERS
 
 
@@ -69,3 +70,20 @@ def test_a_containers_limit_is_its_memory(monkeypatch):
     assert host.host_memory() == (2**30, 2**30 - 2**20)
     monkeypatch.setattr(host, "container_memory", lambda: limits[1:])
     assert host.host_memory().total == total
+
+
+def test_what_only_linux_has_is_not_needed(monkeypatch):
+    """As on a Mac, on which nothing was run: no /proc and no control groups."""
+    linux = host.process_status("VmHWM")
+
+    def nothing(file, *args, **how):
+        raise FileNotFoundError(2, "No such file or directory", str(file))
+
+    monkeypatch.setattr(host, "open", nothing, raising=False)
+    monkeypatch.setattr(Path, "read_text", nothing)
+    monkeypatch.setattr(host, "cpuinfo", host.cpuinfo.__wrapped__)
+    assert host.cpuinfo() == {} and host.container_memory() == []
+    assert 0.5 < host.process_status("VmHWM") / linux < 2
+    assert 0 < host.process_status("VmRSS") < host.process_status("VmSize")
+    memory, card = host.host_memory(), cards.cpu_card()
+    assert 0 < memory.free <= memory.total and card.model

@@ -1,5 +1,7 @@
 """An interrupted training that is resumed: the same bits on the same devices."""
 
+import functools
+
 import numpy as np
 import pytest
 from msgspec.structs import asdict, replace
@@ -27,20 +29,14 @@ def a_header(num_devices=2, **settings):
 
 IMAGES = datasets.load("sample", n_train=120, n_test=40)
 FACES = punks.load("synthetic", n_train=60)
+OF_LENET = {"global_batch_size": 50, "lr": 0.05}
+OF_GAN = {"global_batch_size": 25, "frames_every": 2}
+spectral = functools.partial(gan_training.start, width=8, d_norm="spectral")
 WORKLOADS = {
-    "lenet": (lenet, lenet.start, IMAGES, {"global_batch_size": 50, "lr": 0.05}),
-    "lenet_concise": (
-        lenet_concise,
-        lenet.start,
-        IMAGES,
-        {"global_batch_size": 50, "lr": 0.05},
-    ),
-    "gan": (
-        gan_training,
-        gan_training.start,
-        FACES,
-        {"global_batch_size": 25, "frames_every": 2},
-    ),
+    "lenet": (lenet, lenet.start, IMAGES, OF_LENET),
+    "lenet_concise": (lenet_concise, lenet.start, IMAGES, OF_LENET),
+    "gan": (gan_training, gan_training.start, FACES, OF_GAN),
+    "spectral gan": (gan_training, spectral, FACES, OF_GAN),
 }
 
 

@@ -1,12 +1,14 @@
 """Measurements in fresh processes: records, repeats, failures, interrupts."""
 
-import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 from support.factories import epoch, header
 
@@ -15,14 +17,14 @@ from d2lpar.devices import Device
 from d2lpar.errors import DiedError, RunError
 from d2lpar.machine import host
 from d2lpar.records import checkpoints, files
-from d2lpar.records.kinds import EpochRecord, Header
+from d2lpar.records.kinds import Header
 from d2lpar.runs import sweep
 from d2lpar.runs.job import Job
 
 # A module that measuring processes import: an experiment's functions, without MXNet's
 # time. Each `how` is a setting of the job.
 WORK = """
-import os, signal, time
+import os, signal
 from d2lpar import datasets
 from d2lpar.records.kinds import EpochRecord
 
@@ -33,8 +35,6 @@ def measure(num_devices, *, devices, seed, data, num_epochs=2, how=""):
     for epoch in range(1, num_epochs + 1):
         if epoch == 2:
             if how == "dies": os.kill(os.getpid(), signal.SIGKILL)
-            if how == "sleeps": time.sleep(60)
-            if how == "memory": raise MemoryError("bad_alloc")
         print("printed by a library")
         yield EpochRecord(
             epoch=epoch, seconds=1.0, samples_per_sec=float(os.getpid()),
@@ -192,18 +192,12 @@ def test_gpus_launch_a_compiled_lenet_as_cuda_graphs(
     assert ("MXNET_ENABLE_CUDA_GRAPHS" in made.variables()) == asked
 
 
-@pytest.mark.parametrize(
-    "how, error, words",
-    [
-        ("dies", DiedError, "2 devices was killed .signal 9.*smaller batch"),
-        ("memory", RunError, "out of memory"),
-    ],
-)
-def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path, how, error, words):
+def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path):
     earlier = tmp_path / "quick-sample-cpu2.jsonl"
     earlier.write_text("earlier")
-    failing = job(tmp_path, 2, settings={"num_epochs": 2, "how": how})
-    with pytest.raises(error, match=words) as caught:
+    failing = job(tmp_path, 2, settings={"num_epochs": 2, "how": "dies"})
+    words = "2 devices was killed .signal 9.*smaller batch"
+    with pytest.raises(DiedError, match=words) as caught:
         sweep.sweep([failing])
     assert "\n" not in str(caught.value)
     assert earlier.read_text() == "earlier"
@@ -220,22 +214,6 @@ def test_a_second_run_under_the_same_name_is_refused(tmp_path, no_process):
     sweep.sweep([job(tmp_path)])  # released with the first
 
 
-def test_a_sweep_that_is_interrupted_ends_its_process_and_keeps_its_epochs(tmp_path):
-    pids = []
-
-    def interrupt(line):
-        if isinstance(line, EpochRecord):
-            pids.append(int(line.samples_per_sec))
-            raise KeyboardInterrupt
-
-    slow = job(tmp_path, settings={"num_epochs": 2, "how": "sleeps"})
-    with pytest.raises(KeyboardInterrupt):
-        sweep.sweep([slow], 1, interrupt)
-    with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
-    assert names(tmp_path) == ["quick-sample-cpu1.partial.jsonl"]
-
-
 def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
     """The command as a user interrupts it; its state is that of whole epochs."""
     words = [
@@ -247,9 +225,17 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
     for line in process.stderr:
         if "epoch 1/500" in line:
             break
+    measuring = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGINT)
     said = process.stderr.read()
     assert process.wait(60) == 130, said
+    assert measuring
+    limit = time.monotonic() + 20
+    for child in measuring:
+        with suppress(psutil.NoSuchProcess):  # or it has ended, and is not yet reaped
+            while child.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < limit
+                time.sleep(0.05)
     assert "--resume last" in said
     run = files.read(tmp_path / "multiple_gpus" / "dry-run-sample-cpu2.partial.jsonl")
     (path,) = (tmp_path / "multiple_gpus").glob("*.safetensors")

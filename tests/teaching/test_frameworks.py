@@ -8,10 +8,6 @@ from pathlib import Path
 import numpy
 import pytest
 
-from d2lpar import autograd, get_params, gluon, init_lenet, lenet, mx, np
-from d2lpar.workers.plan import plan
-from d2lpar.workers.supervisor import supervise
-
 FOLDER = Path(__file__).parents[2] / "teaching" / "frameworks"
 if not FOLDER.is_dir():
     pytest.skip("not a checkout", allow_module_level=True)
@@ -33,24 +29,33 @@ def in_mxnet():
     return found
 
 
-@pytest.mark.parametrize("program, num_devices", [("step", 2), ("ddp", 2), ("ddp", 3)])
-def test_pytorch_has_the_losses_of_mxnet(program, num_devices, in_mxnet):
-    pytest.importorskip("torch", reason="no PyTorch: extra peers")
-    run = [sys.executable, "-m", "torch.distributed.run"]
-    run += ["--nproc-per-node", str(num_devices)]
-    found = losses(*run, FOLDER / f"pytorch_{program}.py")
-    numpy.testing.assert_allclose(found, in_mxnet, rtol=2e-6)
+# One launch for all programs: each process forms its group once.
+PYTORCH = """
+import runpy, sys
+from torch import distributed
+folder, *programs = sys.argv[1:]
+sys.path.insert(0, folder)
+distributed.init_process_group("gloo")
+distributed.init_process_group = distributed.destroy_process_group = lambda *_: None
+for program in programs:
+    runpy.run_path(f"{folder}/pytorch_{program}.py", run_name="__main__")
+"""
 
 
-def test_a_hook_halves_the_bytes_and_nearly_keeps_the_losses(in_mxnet):
+def test_pytorch_has_the_losses_of_mxnet_and_a_hook_nearly(in_mxnet, tmp_path):
+    """On three processes, whose shards are not equal; the hook halves the bytes."""
     pytest.importorskip("torch", reason="no PyTorch: extra peers")
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command = [*run, FOLDER / "pytorch_hook.py"]
+    (tmp_path / "all.py").write_text(PYTORCH)
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    command = [*run, tmp_path / "all.py", FOLDER, "step", "ddp", "hook"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
     *found, said = done.stdout.splitlines()
-    assert said == f"{len(found) * 129_068 * 2} bytes"
-    difference = abs(numpy.array(found, float) - in_mxnet)
-    assert 0 < difference.max() < 1e-4
+    step, ddp, hook = numpy.array(found, float).reshape(3, 5)
+    numpy.testing.assert_allclose(step, in_mxnet, rtol=2e-6)
+    numpy.testing.assert_allclose(ddp, in_mxnet, rtol=2e-6)
+    assert 0 < abs(hook - in_mxnet).max() < 5e-4
+    assert said == f"{5 * 129_068 * 2} bytes"
 
 
 def test_jax_has_the_losses_of_mxnet(in_mxnet):
@@ -61,29 +66,3 @@ def test_jax_has_the_losses_of_mxnet(in_mxnet):
         )
     found = losses(PYTHON_WITH_JAX, FOLDER / "jax_step.py")
     numpy.testing.assert_allclose(found, in_mxnet, rtol=2e-6)
-
-
-@pytest.mark.parametrize("num_workers", [2, 3])
-def test_workers_of_a_server_pull_the_gradient_of_the_whole_batch(
-    num_workers, tmp_path
-):
-    if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
-        pytest.skip("this MXNet was built without the distributed kvstore")
-    rng = numpy.random.default_rng(0)
-    X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
-    params = get_params(init_lenet(0.1, seed=0), mx.cpu())
-    with autograd.record():
-        scores = lenet.lenet(np.array(X), params)
-        l = gluon.loss.SoftmaxCrossEntropyLoss()(scores, np.array(y))
-    l.backward()
-    program = [sys.executable, str(FOLDER / "worker.py"), str(tmp_path)]
-    printed = []
-    supervise(plan(num_workers, 1, program), lambda role, line: printed.append(line))
-    for rank in range(num_workers):
-        assert f"worker {rank} of {num_workers}: " in "\n".join(printed)
-        with numpy.load(tmp_path / f"{rank}.npz") as file:
-            for key, p in enumerate(params):
-                expected = p.grad.asnumpy()
-                numpy.testing.assert_allclose(
-                    file[f"arr_{key}"], expected, rtol=1e-3, atol=1e-6
-                )

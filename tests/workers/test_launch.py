@@ -86,14 +86,6 @@ def test_a_role_keeps_only_the_variables_that_the_launcher_sets(monkeypatch):
     assert os.environ == {"HOME": "/", **planned}
 
 
-def test_dist_async_on_a_shared_machine_is_warned_of(monkeypatch, caplog):
-    monkeypatch.setattr("d2lpar.cli.launch.supervise", lambda *args, **how: None)
-    for kvstore, warned in (("dist_sync", 0), ("dist_async", 1)):
-        words = ["launch", f"--kvstore={kvstore}", "--", *RUN]
-        main.d2lpar.main(words, standalone_mode=False)
-        assert caplog.text.count("run programs as you") == warned
-
-
 # The supervisor
 
 # A role notes its start, and goes on when all four have started as often.
@@ -143,18 +135,15 @@ def test_a_complete_training_is_the_end(run, tmp_path):
     assert_gone(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "full_name"), [("server", "server 0"), ("worker1", "worker 1")]
-)
-def test_if_one_is_killed_all_start_again(run, tmp_path, caplog, name, full_name):
+def test_if_one_is_killed_all_start_again(run, tmp_path, caplog):
     does = {worker: f"{ONCE.format(worker)} {WAIT}" for worker in NAMES[2:]}
     does["worker0"] += "; echo $D2LPAR_RESUME_SINCE > since"
-    dies = f"{ONCE.format(name)} {{ echo last words; kill -9 $$; }}; "
-    does[name] = dies + (WAIT if name == "server" else "exit 0")
+    dies = f"{ONCE.format('worker1')} {{ echo last words; kill -9 $$; }}; "
+    does["worker1"] = dies + "exit 0"
     begin = time.time()
     with caplog.at_level(logging.WARNING):
         run(more={"max_restarts": 3}, **does)
-    assert f"{full_name} was killed (signal 9)" in caplog.text
+    assert "worker 1 was killed (signal 9)" in caplog.text
     assert "    last words" in caplog.text and "restart 1 of 3" in caplog.text
     assert_gone(tmp_path, starts=2)
     assert begin <= float((tmp_path / "since").read_text()) < time.time()

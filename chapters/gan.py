@@ -372,10 +372,10 @@ print(
 # line. For a random matrix this ratio is close to 1, so the iteration is slow. Why is
 # one iteration per training step enough, then? The package takes 15 iterations before
 # the first step. The vectors are kept, so the iteration continues where it stopped, and
-# a step changes the weights little. Exercise 6 measures
-# how close the estimate stays. If it is too small, as in the rows above, the weights
-# are divided by too little. The norm of a layer is then above 1 by the same factor,
-# which weakens the bound but does not remove it.
+# a step changes the weights little. Exercise 6 measures how close the estimate stays.
+# An estimate that is too small, as in the rows above, divides the weights by too
+# little. The norm of a layer is then above 1 by the same factor, which weakens the
+# bound but does not remove it.
 #
 # The vectors u and v are *state*, like the running averages of BatchNorm. They begin at
 # random, and random numbers in MXNet depend on the device. If each device draws its own

@@ -442,8 +442,7 @@ if __name__ == "__main__":
 # network do the same work, so the three rows of "int8-naive" must have about the same
 # speed; otherwise no speeds of this run can be compared. Two precisions differ in speed
 # if their quartiles do not overlap, and in accuracy by the rule of `2 * sqrt(d)`. The
-# file `...-results.txt` of the run names the reason for each
-# row without numbers.
+# file `...-results.txt` of the run names the reason for each row without numbers.
 #
 # ## Summary
 #

@@ -306,9 +306,9 @@ for batch in ("256", "2,048"):
 # With batches of 256 two workers are slower than one process, beyond the quartiles;
 # with 2,048, and thus an eighth of the steps, the quartiles overlap. But n is 3, and
 # the last row shows how little three epochs tell: the process that also writes
-# checkpoints does more work and is *faster*, beyond the quartiles. So the variation
-# between trainings is as large as the cost of the server in this record. A parameter
-# server saves nothing on a single machine. It is a way to use several.
+# checkpoints does more work and is *faster*, beyond the quartiles. Quartiles of three
+# epochs can therefore be apart by chance, and the record does not measure the cost of a
+# server. On a single machine a server saves nothing. It is a way to use several.
 #
 # ## Two bits per number
 #

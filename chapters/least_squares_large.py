@@ -370,9 +370,8 @@ chapter.score()
 # %% [markdown]
 # In a step each block is used twice, for two products of little arithmetic. We
 # therefore expect disk and memory bandwidth, which two contexts share, to set the time,
-# and a ratio near 1. The table compares the quartiles of three solves; a ratio below 1
-# beyond them means that one context has left bandwidth unused. A second GPU would add
-# memory bandwidth, but both would read from the same disk.
+# and a ratio near 1. The table compares the quartiles of three solves. A second GPU
+# would add memory bandwidth, but both would read from the same disk.
 #
 # ## Summary
 #

@@ -127,11 +127,10 @@ chapter.answer("times that the file is read", passes)
 
 # %% [markdown]
 # CGLS reads the file once per step, and once before the first step. The size of the
-# blocks changes neither the number of passes nor the result, as the output and the
-# assertion show. There are fewer steps than for the A of Chapter 8, which has 20 rows
-# per column. This A has 100. For random numbers the singular values, except for the
-# largest, lie the closer together the more rows there are per column, and CGLS needs
-# fewer steps if they do.
+# blocks changes neither the number of passes nor the result, as the output shows. There
+# are fewer steps than for the A of Chapter 8, which has 20 rows per column. This A has
+# 100. For random numbers the singular values, except for the largest, lie the closer
+# together the more rows there are per column, and CGLS needs fewer steps if they do.
 #
 # The package does the same. In addition, a thread reads the next blocks while the
 # devices work on the present ones (`d2lpar/least_squares/rows.py`). `resident_bytes=0`
@@ -341,10 +340,10 @@ print(f"memory of the process: at most {peak:,.0f} MB")
 assert peak < 8_000 / 6
 
 # %% [markdown]
-# The whole process, libraries included, never held as much as one sixth of A, as the
-# assertion confirms. The residual is another check of Chapter 8, whose formula expects
-# 86.61 for 10,000 columns; other random numbers vary it by about 0.14. The notes print
-# 90.83 [1], which belongs to 1,000 columns.
+# The whole process, libraries included, never held as much as one sixth of A. The
+# residual is another check of Chapter 8, whose formula expects 86.61 for 10,000
+# columns; other random numbers vary it by about 0.14. The notes print 90.83 [1], which
+# belongs to 1,000 columns.
 #
 # Now we run CGLS from a smaller file on your machine, on one device and on two. The
 # record contains the peak of resident memory, too.

@@ -283,14 +283,14 @@ print(f"repeated: {100 * first / multiplications:.1f} % of the forward multiplic
 chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
 
 # %% [markdown]
-# The gradients agree with those of the whole network, as the assertion checks. While
-# the first half is repeated, `784 + 2 * 13,520 + 3,380` outputs are kept by our rule.
-# (The output at the cut and its gradient wait in the meantime, `2 * 3,380` numbers that
-# we have not counted.) The two largest outputs of LeNet lie on the same side of the
-# cut, so they are kept together and the saving is small. It is larger if many layers
-# are similar: with n of them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)`
-# outputs are kept instead of n, for at most one more forward pass [2]. PyTorch offers
-# this as `torch.utils.checkpoint`.
+# The gradients agree with those of the whole network. While the first half is repeated,
+# `784 + 2 * 13,520 + 3,380` outputs are kept by our rule. (The output at the cut and
+# its gradient wait in the meantime, `2 * 3,380` numbers that we have not counted.) The
+# two largest outputs of LeNet lie on the same side of the cut, so they are kept
+# together and the saving is small. It is larger if many layers are similar: with n of
+# them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept instead
+# of n, for at most one more forward pass [2]. PyTorch offers this as
+# `torch.utils.checkpoint`.
 #
 # ## At the limit
 #

@@ -429,10 +429,10 @@ assert seconds["2 bits per gradient"].overlaps(seconds["dist_sync"])
 assert seconds["dist_async"].q3 < seconds["dist_sync"].q1
 
 # %% [markdown]
-# The sums send what we have computed above, as the first assertion checks. Two bits per
-# gradient send more than half of it, since only the pushes are compressed. They save no
-# time here: the quartiles of the seconds overlap, as the assertion checks, and the
-# median is higher. Not waiting is faster, beyond the quartiles.
+# The sums send what we have computed above. Two bits per gradient send more than half
+# of it, since only the pushes are compressed. They save no time here: the quartiles of
+# the seconds overlap, and the median is higher. Not waiting is faster, beyond the
+# quartiles.
 #
 # Compare the accuracies only as ranges of three seeds. Where ranges overlap, the
 # records do not show that a way makes the training better or worse.

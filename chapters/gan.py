@@ -372,10 +372,10 @@ print(
 # line. For a random matrix this ratio is close to 1, so the iteration is slow. Why is
 # one iteration per training step enough, then? The package takes 15 iterations before
 # the first step. The vectors are kept, so the iteration continues where it stopped, and
-# a step changes the weights little. Exercise 6 measures
-# how close the estimate stays. If it is too small, as in the rows above, the weights
-# are divided by too little. The norm of a layer is then above 1 by the same factor,
-# which weakens the bound but does not remove it.
+# a step changes the weights little. Exercise 6 measures how close the estimate stays.
+# An estimate that is too small, as in the rows above, divides the weights by too
+# little. The norm of a layer is then above 1 by the same factor, which weakens the
+# bound but does not remove it.
 #
 # The vectors u and v are *state*, like the running averages of BatchNorm. They begin at
 # random, and random numbers in MXNet depend on the device. If each device draws its own
@@ -482,8 +482,8 @@ picture(numpy.concatenate(rows))
 # Records of trainings with the CryptoPunks on H200s allow a longer comparison. The next
 # cell reads each of them and compares them after 3,000, 10,000 and 20,000 steps, or at
 # the last step before that at which the faces were judged. For all wide networks this
-# is *the same step*, as an assertion checks. The number of faces seen is printed as
-# well, because a step of the notebook's recipe has 10,000 faces and one of ours has 64.
+# is *the same step*. The number of faces seen is printed as well, because a step of the
+# notebook's recipe has 10,000 faces and one of ours has 64.
 #
 # *Predict before you run*: after 3,000 steps the notebook's recipe has seen more than a
 # hundred times as many faces as the wide networks. Which reaches the higher coverage by
@@ -566,11 +566,11 @@ chapter.show(figure, "gan-ablation")
 # *Spectral normalisation or none* is the only difference between two of the recipes, so
 # their rows form an ablation. The picture on the first screen shows the three trainings
 # of each that ran side by side. After at most 10,000 steps the two ranges below the
-# table do not overlap, as the assertion checks, so the choice of the seed does not
-# explain the difference. The numbers after "largest falls" show how far the coverage of
-# each training has dropped between two judgements. After such a fall a single step is a
-# matter of luck; the figure shows when it happened and whether the training recovered.
-# (Trainings that ran side by side on one GPU tell nothing about seconds.)
+# table do not overlap, so the choice of the seed does not explain the difference. The
+# numbers after "largest falls" show how far the coverage of each training has dropped
+# between two judgements. After such a fall a single step is a matter of luck; the
+# figure shows when it happened and whether the training recovered. (Trainings that ran
+# side by side on one GPU tell nothing about seconds.)
 #
 # With both recipes, seed 0 was trained twice on one GPU, with different results. Their
 # commits differ (a plus marks local changes), and the order in which a GPU adds numbers
@@ -602,12 +602,12 @@ assert both.q1 > one.q3  # two are slower
 assert times["2 GPUs, synchronised BatchNorm"].median > 1.5 * both.median
 
 # %% [markdown]
-# Two H200s need more time for a step than one, as the first assertion checks. Chapter 6
-# names the costs to compare: 64 faces are little work for a GPU, and one process issues
-# the work of both. The table at the end of this chapter shows whether a second
-# device of your machine pays. On the two GPUs synchronised BatchNorm makes a step more
-# than half as long again, as the second assertion checks. Local statistics are
-# therefore the default, and exact equivalence is an option for those who need it.
+# Two H200s need more time for a step than one. Chapter 6 names the costs to compare: 64
+# faces are little work for a GPU, and one process issues the work of both. The table at
+# the end of this chapter shows whether a second device of your machine pays. On the two
+# GPUs synchronised BatchNorm makes a step more than half as long again. Local
+# statistics are therefore the default, and exact equivalence is an option for those who
+# need it.
 #
 # ## Training, measured
 #

@@ -362,22 +362,22 @@ assert five_arrays > 1.5 * arrays_moved[update] * 4 * 50e6 / (
 chapter.score()
 
 # %% [markdown]
-# On the core the kernel is nearly as fast as the loop in C, to a fifth of its time, as
-# the second assertion confirms. The gain over MXNet is larger than the ratio of the
-# arrays moved, `5 / 3`. Exercise 3 tests a candidate for the rest: MXNet puts the
-# product `lr / n * grad` into *new memory* (rule 5 of Chapter 4).
+# On the core the kernel is nearly as fast as the loop in C, to a fifth of its time. The
+# gain over MXNet is larger than the ratio of the arrays moved, `5 / 3`. Exercise 3
+# tests a candidate for the rest: MXNet puts the product `lr / n * grad` into *new
+# memory* (rule 5 of Chapter 4).
 #
 # With write-allocate y = 2 x moves three arrays instead of two, as many as the update,
 # which reads p anyway before it writes it. The printed ratio of the two kernels, 1 if
 # only arrays count, agrees with this. The experiment in place, however, is the direct
 # test, so trust it more.
 #
-# On the H200 the same kernels are *slower* than MXNet's operators, as the assertions
-# confirm, although MXNet moves five arrays for the update. The printed rates of the
-# kernels are far below the 4,800 GB/s of the card's memory [2]. MXNet's update, with
-# its five arrays counted, moves bytes faster than our kernel, so the memory does not
-# limit our kernels there. MXNet reuses freed memory of a GPU from a pool, so allocation
-# does not explain the difference either.
+# On the H200 the same kernels are *slower* than MXNet's operators, although MXNet moves
+# five arrays for the update. The printed rates of the kernels are far below the 4,800
+# GB/s of the card's memory [2]. MXNet's update, with its five arrays counted, moves
+# bytes faster than our kernel, so the memory does not limit our kernels there. MXNet
+# reuses freed memory of a GPU from a pool, so allocation does not explain the
+# difference either.
 #
 # What does limit them, the launch or the rate at which a kernel requests its bytes? The
 # record has two sizes, 400 MB and 600 MB, and the model fits both numbers. The fitted

@@ -439,7 +439,7 @@ assert together[0] > in_turn[0] and optimum < together[1] < in_turn[1]
 
 # %% [markdown]
 # Neither variant reaches LAPACK's residual, and 40 epochs differ from five by less than
-# a tenth of the distance to it, as the assertions confirm.
+# a tenth of the distance to it.
 #
 # The numbers are those of `solve`, which does not take the 500 steps. For fixed A and b
 # they apply a polynomial in A^T A to the first gradient, and Lanczos' method finds the
@@ -605,8 +605,8 @@ for seed in range(3):
     assert ends["mended, 1000"] < ends["published"] < ends["mended, 500"]
 
 # %% [markdown]
-# With 750 steps the two differ by less than 1 %, as the assertion confirms. The fault
-# is worth 1.5 times the steps per epoch, and it removed the parallelism.
+# With 750 steps the two differ by less than 1 %. The fault is worth 1.5 times the steps
+# per epoch, and it removed the parallelism.
 #
 # The larger problem raises another question. The notes call it "100 times larger,
 # (100,000, 10,000)" [1]. Was it?

@@ -222,12 +222,12 @@ for name, (test_acc, agreement) in by_hand.items():
 
 # %% [markdown]
 # The lines below the table name the reason for each row without numbers, and compare
-# MXNet with our version: the accuracies agree within 0.03, as the assertion checks. The
-# speed depends on whether the processor has instructions for the type. The rows are
-# measured one after the other, so we speak of a difference in speed only if the
-# quartiles of two rows do not overlap and the order is the same when you run the cell
-# again. The column "bytes" shows that MXNet does not keep all weights in INT8: on CPUs
-# its convolutions keep theirs in float32 and round them when they first run.
+# MXNet with our version: the accuracies agree within 0.03. The speed depends on whether
+# the processor has instructions for the type. The rows are measured one after the
+# other, so we speak of a difference in speed only if the quartiles of two rows do not
+# overlap and the order is the same when you run the cell again. The column "bytes"
+# shows that MXNet does not keep all weights in INT8: on CPUs its convolutions keep
+# theirs in float32 and round them when they first run.
 #
 # ## What an outlier costs
 #
@@ -305,7 +305,7 @@ assert equalised[1] > max(*agreements.values(), per_channel[1])
 # Scales per channel remove the outlier from the *weights* of the first convolution,
 # where it is an output channel. They do not remove it from the *input* of the second
 # one, which is still a single tensor. Equalising removes it from both, at no cost when
-# the network runs, and agrees best, as the assertion checks.
+# the network runs, and agrees best.
 #
 # The histogram shows what the shared step means for the other channels.
 
@@ -394,9 +394,8 @@ assert fast.images_per_sec_q1 > 2 * slow.images_per_sec_q3
 #
 # Without calibration the network with the outlier loses even more. A candidate for the
 # cause is the type: MXNet uses the signed one where it has no limits, so the other
-# channels are left with one step instead of two. Exercise 4 tests it. Calibration
-# also matters for the speed: as the last assertion checks, "naive" is more than twice
-# as fast as "none".
+# channels are left with one step instead of two. Exercise 4 tests it. Calibration also
+# matters for the speed: "naive" is more than twice as fast as "none".
 #
 # ## On a GPU
 #
@@ -442,8 +441,7 @@ if __name__ == "__main__":
 # network do the same work, so the three rows of "int8-naive" must have about the same
 # speed; otherwise no speeds of this run can be compared. Two precisions differ in speed
 # if their quartiles do not overlap, and in accuracy by the rule of `2 * sqrt(d)`. The
-# file `...-results.txt` of the run names the reason for each
-# row without numbers.
+# file `...-results.txt` of the run names the reason for each row without numbers.
 #
 # ## Summary
 #

@@ -283,14 +283,14 @@ print(f"repeated: {100 * first / multiplications:.1f} % of the forward multiplic
 chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
 
 # %% [markdown]
-# The gradients agree with those of the whole network, as the assertion checks. While
-# the first half is repeated, `784 + 2 * 13,520 + 3,380` outputs are kept by our rule.
-# (The output at the cut and its gradient wait in the meantime, `2 * 3,380` numbers that
-# we have not counted.) The two largest outputs of LeNet lie on the same side of the
-# cut, so they are kept together and the saving is small. It is larger if many layers
-# are similar: with n of them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)`
-# outputs are kept instead of n, for at most one more forward pass [2]. PyTorch offers
-# this as `torch.utils.checkpoint`.
+# The gradients agree with those of the whole network. While the first half is repeated,
+# `784 + 2 * 13,520 + 3,380` outputs are kept by our rule. (The output at the cut and
+# its gradient wait in the meantime, `2 * 3,380` numbers that we have not counted.) The
+# two largest outputs of LeNet lie on the same side of the cut, so they are kept
+# together and the saving is small. It is larger if many layers are similar: with n of
+# them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept instead
+# of n, for at most one more forward pass [2]. PyTorch offers this as
+# `torch.utils.checkpoint`.
 #
 # ## At the limit
 #
@@ -384,29 +384,28 @@ def more(name, than, run):
     return (rows[name][run][2] - rows[than][run][2]) / MIB
 
 
-print(f"one output of convolution 1: {4 * 2_000 * numbers['convolution 1'] / MIB:.0f}")
-print(f"release returned {more('errors kept', 'errors kept, release', 0):.0f} MiB")
+output = 4 * 2_000 * numbers["convolution 1"] / MIB
+print(f"one output of convolution 1: {output:.0f} MiB")
 for run, name in ((0, "first"), (2, "second")):
-    beyond = more("errors kept, release", "no failure", run)
-    print(f"after the {name} failure, released: {beyond:+.0f} MiB beyond no failure")
+    returned = more("errors kept", "errors kept, release", run)
+    left = more("errors kept, release", "no failure", run)
+    print(f"{name} failure: release returned {returned:+.0f} MiB", end=", ")
+    print(f"{left:+.0f} MiB beyond no failure", end=": ")
+    print("memory is lost" if left > output / 2 else "no loss to see")
 assert all(line for variant in list(variants)[1:] for _, line, _ in rows[variant][:1])
 
 # %% [markdown]
 # The answer shows whether `release` was necessary here. The message of the first
-# failure advises a smaller batch than 500, although the table shows whether 500 images
-# have trained in the same limit. The advice comes from our estimate, which also counts
-# the outputs that MXNet frees, so it is cautious.
+# failure advises a batch from our estimate, which also counts the outputs that MXNet
+# frees. The advice is therefore cautious, and a larger batch can train, as the rows for
+# 500 images show.
 #
-# What remains in memory, and why? Each variant is a single process, so a difference of
-# a few MiB means nothing. What `release` returns was held by the error: its traceback
-# holds the arrays that were made before the failing allocation, which may be few.
-#
-# The last lines compare *errors kept, release* with *no failure*, in which the same
-# batches trained. A positive remainder is not held by the errors, whose frames have
-# been cleared, nor by pending work. The C library has been asked to return what it
-# keeps, and it maps each array of 1 MB or more separately. Therefore we would suspect
-# MXNet, but have no experiment that proves it. Compare a remainder with one output of
-# the first convolution; if the second failure adds one more, each failure loses memory.
+# What remains in memory? What `release` returns was held by the error: its traceback
+# holds the arrays that were made before the failing allocation, which may be few. To
+# find memory that is lost, the last lines compare *errors kept, release* with *no
+# failure*, in which the same batches trained. Each variant is a single process, so we
+# ignore less than half of an output of the first convolution. A larger remainder is
+# held neither by the errors, whose frames have been cleared, nor by pending work.
 #
 # So what is `release` for? It returns what a program keeps by accident. On a GPU it
 # also empties MXNet's pool, but CUDA keeps the error of the failed allocation and

@@ -306,9 +306,9 @@ for batch in ("256", "2,048"):
 # With batches of 256 two workers are slower than one process, beyond the quartiles;
 # with 2,048, and thus an eighth of the steps, the quartiles overlap. But n is 3, and
 # the last row shows how little three epochs tell: the process that also writes
-# checkpoints does more work and is *faster*, beyond the quartiles. So the variation
-# between trainings is as large as the cost of the server in this record. A parameter
-# server saves nothing on a single machine. It is a way to use several.
+# checkpoints does more work and is *faster*, beyond the quartiles. Quartiles of three
+# epochs can therefore be apart by chance, and the record does not measure the cost of a
+# server. On a single machine a server saves nothing. It is a way to use several.
 #
 # ## Two bits per number
 #
@@ -429,10 +429,10 @@ assert seconds["2 bits per gradient"].overlaps(seconds["dist_sync"])
 assert seconds["dist_async"].q3 < seconds["dist_sync"].q1
 
 # %% [markdown]
-# The sums send what we have computed above, as the first assertion checks. Two bits per
-# gradient send more than half of it, since only the pushes are compressed. They save no
-# time here: the quartiles of the seconds overlap, as the assertion checks, and the
-# median is higher. Not waiting is faster, beyond the quartiles.
+# The sums send what we have computed above. Two bits per gradient send more than half
+# of it, since only the pushes are compressed. They save no time here: the quartiles of
+# the seconds overlap, and the median is higher. Not waiting is faster, beyond the
+# quartiles.
 #
 # Compare the accuracies only as ranges of three seeds. Where ranges overlap, the
 # records do not show that a way makes the training better or worse.

@@ -361,7 +361,7 @@ _ALL = (
         "Least squares larger than memory",
         "solves a system read from disk in blocks",
         presets={
-            "quick": {"data": {"rows": 20_000, "columns": 400}},
+            "quick": {"repeats": 3, "data": {"rows": 20_000, "columns": 400}},
             "book": {"data": {"rows": 100_000, "columns": 10_000}},
             "dry-run": {"data": TINY_SYSTEM},
         },

@@ -148,6 +148,7 @@ def benchmarks() -> Iterator[Part]:
     )  # fmt: skip
     for name, flags, minutes in (
         ("layers", "--rounds 3", 2),
+        ("boosting", "--rounds 3", 1),
         ("kernels", "--rounds 3", 2),
         ("growth", "--rounds 3", 18),
         ("equivalence", "--rounds 3", 20),

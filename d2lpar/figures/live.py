@@ -24,7 +24,8 @@ class Curves:
     def see(self, line):
         if isinstance(line, Header):
             self.run = f"{line.device_kind}:{line.num_devices} {line.variant}".strip()
-        elif words := self.in_words(line):
+            self.num_epochs = line.settings.get("num_epochs", 0)
+        elif words := self.in_words(line, self.num_epochs):
             self.words = f"{self.run}: {words}"
             at = getattr(line, "epoch", getattr(line, "iteration", None))
             for name in CURVES:

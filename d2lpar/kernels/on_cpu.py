@@ -40,7 +40,11 @@ MIN_CUDA_THREADS = 1 << 15  # per CPU thread: fewer are not worth starting one
 
 # The source becomes the body of a class, so that threadIdx and its like are members of
 # an object that the optimiser dissolves: as globals they would prevent vector code.
+# Without AVX-512 GCC would store `if (i < n) y[i] = ...` by vmaskmov, slow on AMD.
 _CPP = """\
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__AVX512F__)
+#pragma GCC optimize("no-tree-loop-if-convert")
+#endif
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

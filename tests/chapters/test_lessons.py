@@ -117,7 +117,7 @@ WRITTEN = {
     "multiple_machines": {"dry-run-sample-cpu2.jsonl"},
     "scaling": {
         "dry-run-sample-1thread-concise-cpu2.jsonl",  # on one device, too
-        "dry-run-sample-1thread-speedup.png",
+        "dry-run-sample-1thread-steps.png",  # one sample has no speedup
         "dry-run-sample-1thread-results.txt",
     },
     **dict.fromkeys(

@@ -5,7 +5,6 @@ A line's "kind" names its class. Unknown fields, of later versions, are ignored.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,18 +234,19 @@ class PrecisionRecord(Line, tag="precision", frozen=True):
 
     `test_acc` is in [0, 1]; `agreement` is the share of test images that float32 puts
     in the same class. `images_per_sec` is the median of `n` passes on all devices, with
-    its quartiles. `weight_bytes` are the parameters' on one device.
+    its quartiles. `weight_bytes` are the parameters' on one device. All are 0 where
+    there is a `why_not`.
     """
 
     precision: Literal[PRECISIONS]  # type: ignore[valid-type]
     weights: Weights
     per_device_batch_size: int
     why_not: str = ""
-    test_acc: float = math.nan
-    agreement: float = math.nan
-    images_per_sec: float = math.nan
-    images_per_sec_q1: float = math.nan
-    images_per_sec_q3: float = math.nan
+    test_acc: float = 0.0
+    agreement: float = 0.0
+    images_per_sec: float = 0.0
+    images_per_sec_q1: float = 0.0
+    images_per_sec_q3: float = 0.0
     n: int = 0
     weight_bytes: int = 0
 

@@ -62,7 +62,7 @@ def write_page(
             section += _section(same, result, out, stem, written) + "</section>\n"
             answer = escape(next(iter(result.sentences), ""))
             title = escape(experiments.measured_by(same).title)
-            line = f'<li><a href="#{anchor}">{title}</a>: {answer}</li>\n'
+            line = f'<li><a href="#{anchor}">{title}</a> ({escape(stem)}): {answer}</li>\n'
         except Exception as error:  # a stranger's record must not end a measurement
             names = ", ".join(map(str, sorted(paths)))
             why = f"{type(error).__name__}: {first_line(error)}"
@@ -105,7 +105,7 @@ def _section(
     return (
         f"<h2>{escape(chapter.title)}</h2>\n"
         f"<p>{escape(' '.join(found.sentences))}</p>\n{first}"
-        f'<pre tabindex="0">{escape(str(found.table))}</pre>\n'
+        f'<pre tabindex="0">{escape(found.table.in_lines())}</pre>\n'
         f"<p>{escape(found.note)}. Chapter {chapter.number} explains it: "
         f"<code>notebooks/{chapter.name}.ipynb</code>.</p>\n{others}"
         f"<details><summary>Records</summary><p>Preset {escape(header.preset)}. "

@@ -61,8 +61,8 @@ def write_page(
             section = f'<section id="{anchor}">\n'
             section += _section(same, result, out, stem, written) + "</section>\n"
             answer = escape(next(iter(result.sentences), ""))
-            title = escape(experiments.measured_by(same).title)
-            line = f'<li><a href="#{anchor}">{title}</a> ({escape(stem)}): {answer}</li>\n'
+            title = escape(f"{experiments.measured_by(same).title} ({stem})")
+            line = f'<li><a href="#{anchor}">{title}</a>: {answer}</li>\n'
         except Exception as error:  # a stranger's record must not end a measurement
             names = ", ".join(map(str, sorted(paths)))
             why = f"{type(error).__name__}: {first_line(error)}"

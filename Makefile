@@ -42,11 +42,10 @@ run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
 		$(VENV)/bin/d2lpar run $$chapter --preset quick || exit; echo; \
 	done
-	@echo "Pictures and tables on one page: file://$(CURDIR)/runs/index.html"
 	@echo "Next:"
 	@echo "  $(VENV)/bin/d2lpar list                              the other chapters"
 	@echo "  $(VENV)/bin/d2lpar run multiple_gpus --preset book   all the data, 10 epochs"
-	@echo "  README.md                                  what else there is"
+	@echo "README.md says what else there is."
 
 test: $(VENV)/.test-$(EXTRA)
 	$(PYTEST) --dist loadfile -m "not slow" $(TESTS)

@@ -198,8 +198,8 @@ def worth(on_host, on_device, trip):
     saved = middle - of_device
     operations = int(trip // saved) + 1
     return (
-        f"an operation saves {saved:.2f} ms, the trip costs {trip:.2f} ms: "
-        f"worth it from {operations} operation(s) on"
+        f"an operation saves {saved:.2f} ms, the trip costs {trip:.2f} ms:\n"
+        f"  worth it from {operations} operation(s) on"
     )
 
 

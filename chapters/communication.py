@@ -98,10 +98,8 @@ early = {}
 for form, step in traced.items():
     early[form] = sum(begin < step.end for begin in step.sums)
     print(f"{form}: {early[form]} of {len(step.sums)} sums begin before", end=" ")
-    print(
-        f"the end of the backward pass; it takes {step.end:.0f} ms, and they begin at"
-    )
-    print("   ", ", ".join(f"{begin:.1f}" for begin in step.sums), "ms")
+    print(f"the end of the backward pass,\n    which takes {step.end:.0f} ms,", end=" ")
+    print("at", ", ".join(f"{begin:.1f}" for begin in step.sums), "ms")
 chapter.answer("early sums in groups of 15", early["in groups of 15"])
 
 # %% [markdown]

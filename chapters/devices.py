@@ -17,6 +17,7 @@
 
 # %%
 import time
+from textwrap import fill
 
 import psutil
 from matplotlib.figure import Figure
@@ -68,7 +69,7 @@ for text in ("gpu:8", "cpu:0", "tpu"):
     try:
         print(f"{text}:", devices.parse(text))
     except ValueError as error:
-        print(f"{text}: {error}")
+        print(fill(f"{text}: {error}", 88))
 print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
 chapter.answer("try_gpu(7) returns", str(try_gpu(7)))
 

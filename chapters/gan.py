@@ -297,7 +297,7 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 # distance, after other drawn faces: noise, the mean face, or black pictures?
 
 # %%
-chapter.predict("nearest after real faces", None)
+chapter.predict("nearest after other drawn faces", None)
 real = gan.RealFaces(gan.features(data.X[:600], two[0]))
 
 
@@ -310,15 +310,15 @@ def report(name, quality):
 
 references = gan.references(real, data.X[600:], two[0])
 for name, quality in references.items():
-    report(name, quality)
+    report(name.replace("real", "drawn"), quality)
 by_distance = sorted(references, key=lambda name: references[name].frechet)
-chapter.answer("nearest after real faces", by_distance[1])
+chapter.answer("nearest after other drawn faces", by_distance[1])
 assert by_distance[:3] == ["other real faces", "noise", "mean face"]
 assert references["mean face"].density > references["other real faces"].density
 assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 
 # %% [markdown]
-# The distance separates real faces from the rest. However, it ranks noise nearer than
+# The distance separates drawn faces from the rest. However, it ranks noise nearer than
 # the mean face, which our eyes would not. Two things in the formula suggest it. The
 # noise varies from picture to picture, so its covariance is not 0, while the mean faces
 # are almost equal. And the features are not linear, so those of the mean face are not
@@ -326,7 +326,7 @@ assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 # that a generator draws faces. We read it together with the coverage, which is below
 # 0.05 for each of these three sets.
 #
-# The density of the mean face is higher here than that of real faces, so it does not
+# The density of the mean face is higher here than that of drawn faces, so it does not
 # measure quality. Still, it is useful beside the coverage. A high density with a low
 # coverage is a sign of *mode collapse*: typical faces, but few different ones.
 #
@@ -504,25 +504,24 @@ def recipe(run):
     return f"{name}, {header.num_devices} GPU" + "s" * (header.num_devices > 1)
 
 
-def commit(run):
-    return run.header.git_commit[:7] + "+" * run.header.git_dirty
-
-
 coverages = {}
 for most in (3_000, 10_000, 20_000):
-    print(f"{'at most ' + format(most, ',') + ' steps':51}steps  10^6 faces")
-    equal = set()
+    ends, equal = {}, set()
     for run in runs:
-        frames = [f for f in run.lines_of(FrameRecord) if f.num_steps <= most]
-        if (steps := frames[-1].num_steps) < 0.85 * most:
-            continue  # this training has ended before
-        coverages.setdefault((recipe(run), most), []).append(frames[-1].coverage)
-        faces = steps * run.header.settings["global_batch_size"] / 1e6
-        name = f"{recipe(run)}, seed {run.header.seed}, {commit(run)}"
-        print(f"  {name:46}{steps:8,} {faces:7.1f}", end="  ")
-        print(f"Fréchet {frames[-1].frechet:4.1f}, coverage {frames[-1].coverage:.2f}")
-        equal |= {steps} if run.header.settings["width"] else set()
+        end = [f for f in run.lines_of(FrameRecord) if f.num_steps <= most][-1]
+        if end.num_steps >= 0.85 * most:  # else this training has ended before
+            ends.setdefault(recipe(run), []).append((run, end))
+            equal |= {end.num_steps} if run.header.settings["width"] else set()
     assert len(equal) == 1
+    print(f"{f'at most {most:,} steps':31}trainings   steps  10^6 faces", end="  ")
+    print("Fréchet       coverage")
+    for name, same in ends.items():
+        run, end = same[0]
+        faces = end.num_steps * run.header.settings["global_batch_size"] / 1e6
+        far = [end.frechet for _, end in same]
+        near = coverages[name, most] = [end.coverage for _, end in same]
+        print(f"  {name:29}{len(same):9}{end.num_steps:8,}{faces:12.1f}", end="  ")
+        print(f"{min(far):4.1f} to {max(far):4.1f}  {min(near):.2f} to {max(near):.2f}")
 print("other pictures")
 for name, quality in first.lines_of(FrameRecord)[0].references.items():
     report("  " + name, gan.Quality(**quality))
@@ -530,7 +529,7 @@ for name in ("wide, none", "wide, spectral"):
     same = [run for run in runs if recipe(run) == f"{name}, 1 GPU"]
     known, seeds = coverages[f"{name}, 1 GPU", 10_000], {r.header.seed for r in same}
     print(f"{name}: coverage {min(known):.2f} to {max(known):.2f}", end=", ")
-    print(f"{len(seeds)} seeds, {len(known)} trainings", end="; largest falls")
+    print(f"{len(seeds)} seeds, {len(known)} trainings;\n  largest falls", end="")
     for run in same:
         c = [frame.coverage for frame in run.lines_of(FrameRecord)]
         print(f" {max(a - b for a, b in zip(c, c[1:])):.2f}", end="")
@@ -572,10 +571,10 @@ chapter.show(figure, "gan-ablation")
 # figure shows when it happened and whether the training recovered. (Trainings that ran
 # side by side on one GPU tell nothing about seconds.)
 #
-# With both recipes, seed 0 was trained twice on one GPU, with different results. Their
-# commits differ (a plus marks local changes), and the order in which a GPU adds numbers
-# is not fixed; the records do not show which of the two is the reason. Therefore a row
-# with the same seed is not the same training.
+# A row has the least and the largest value of its trainings. With both recipes, seed 0
+# was trained twice on one GPU, with different results. The commits of the two differ,
+# and the order in which a GPU adds numbers is not fixed; the records do not show which
+# of the two is the reason. Therefore the same seed is not the same training.
 #
 # *The notebook's recipe* differs from the wide one in all the respects listed above, so
 # its row does not show which of them is responsible. The recipe asks for 4,000 steps.
@@ -593,7 +592,7 @@ chapter.show(figure, "gan-ablation")
 
 # %%
 record, times = chapter.record("h200/benchmarks/gan-wide.jsonl"), {}
-print("milliseconds per step, commit", commit(record))
+print("milliseconds per step, commit", record.header.git_commit[:7])
 for arm in arm_times(record):
     times[arm.name] = summarize([1e3 * s for s in arm.seconds])
     print(f"  {arm.name:31} {times[arm.name]}")
@@ -611,15 +610,15 @@ assert times["2 GPUs, synchronised BatchNorm"].median > 1.5 * both.median
 #
 # ## Training, measured
 #
-# Finally, we train on 1, 2, ... devices, with an animation of the faces of eight
-# noises. Ctrl-C leaves a checkpoint, `--resume last` continues from it, and `d2lpar
-# sample` draws from it. The presets differ in networks and steps: `quick` draws heads
-# with hair, `book` faces, both on two cores; `sharp` and `as-published`, the notebook's
-# recipe, are meant for GPUs.
+# Finally, we train on the drawn faces with 1, 2, ... devices, and animate the faces of
+# eight noises. Ctrl-C leaves a checkpoint, `--resume last` continues from it, and
+# `d2lpar sample` draws from it. The presets differ in networks and steps: `quick` draws
+# heads with hair, `book` faces, both on two cores; `sharp` and `as-published`, the
+# notebook's recipe, are meant for GPUs.
 
 # %%
 if __name__ == "__main__":
-    runs = chapter.measure("gan")
+    runs = chapter.measure("gan", data="synthetic")  # without it, CryptoPunks
 
 # %% [markdown]
 # A GAN's quality can go up and down from epoch to epoch. Compare the last Fréchet

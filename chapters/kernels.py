@@ -19,6 +19,7 @@
 import math
 import time
 from statistics import median
+from textwrap import fill
 
 import numpy
 from matplotlib.figure import Figure
@@ -196,7 +197,7 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
     try:
         plus_one(x, wrong)
     except KernelError as error:
-        print(error)
+        print(fill(str(error), 88))
 
 # %% [markdown]
 # ## A fused update

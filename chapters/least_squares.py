@@ -17,8 +17,10 @@
 
 # %%
 import cProfile
+import logging
 import math
 import pstats
+import sys
 
 import numpy
 from matplotlib.figure import Figure
@@ -28,6 +30,7 @@ from d2lpar.least_squares import LeastSquare, solve
 from d2lpar.records.comparison import phrase, summarize
 from d2lpar.records.kinds import ArmSample, PointRecord
 
+logging.basicConfig(stream=sys.stdout, format="%(message)s", force=True)  # warnings
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]
@@ -575,8 +578,8 @@ for work, ratio in (
         errors[work, arm] / least[work]
         for arm in ("averaging as published", "averaging")
     )
-    print(f"{work}: the notes print {ratio:.3f} times the least", end=", ")
-    print(f"published method {published:.3f}, mended {mended:.3f}")
+    print(f"{work}: the notes print {ratio:.3f} times the least,")
+    print(f"    published method {published:.3f}, mended {mended:.3f}")
     assert published < mended and abs(ratio - published) < abs(ratio - mended) / 10
 data = datasets.uniform_problem(10_000, 1_000)  # of the record
 run = chapter.record(f"{records['cpu']}-averaging-as-published-cpu2.jsonl")
@@ -642,8 +645,8 @@ small, large = (
     )
     for work in ("10,000 x 1,000", "100,000 x 1,000")
 )
-print(f"lstsq: the notes print 1.42 s and 9.00 s, {9.00 / 1.42:.1f} times", end=", ")
-print(f"our record {small:.2f} s and {large:.2f} s, {large / small:.1f} times")
+print(f"lstsq: the notes print 1.42 s and 9.00 s, {9.00 / 1.42:.1f} times,")
+print(f"    our record {small:.2f} s and {large:.2f} s, {large / small:.1f} times")
 
 # %% [markdown]
 # The m squares of the deviations of b from 1/2 add up to m / 12, with a standard
@@ -666,7 +669,7 @@ print(f"our record {small:.2f} s and {large:.2f} s, {large / small:.1f} times")
 with cProfile.Profile() as profile:
     averaging(1)
 stats = pstats.Stats(profile).strip_dirs().sort_stats("cumulative")
-_ = stats.print_stats(r"averaging|\(dot\)|asnumpy|_imperative_invoke")
+_ = stats.print_stats(r"averaging|\(dot\)|asnumpy|_impera")
 functions = stats.get_stats_profile().func_profiles
 share = functions["asnumpy"].cumtime / functions["averaging"].cumtime
 print(f"waiting for the devices: {100 * share:.0f} % of the epoch")

@@ -18,6 +18,8 @@
 # Run this chapter as a notebook, or `python chapters/low_precision.py --num-devices 1`.
 
 # %%
+from textwrap import fill
+
 import numpy
 from matplotlib.figure import Figure
 
@@ -326,7 +328,7 @@ figure = Figure(figsize=(6, 2.8), layout="constrained")
 axes = figure.subplots()
 bins = numpy.geomspace(1e-3, h.max(), 60)
 axes.hist(others[others > 0], bins, color="0.7", label="other channels")
-axes.hist(its[its > 0], bins, color="#E69F00", alpha=0.7, label="stretched channel")
+axes.hist(its[its > 0], bins, color="#882255", alpha=0.7, label="stretched channel")
 for part in (1, 0.7, 0.1):
     axes.axvline(part * wide[1], color="#0072B2", lw=1)
 axes.axvline(step / 2, color="#D55E00", ls="--", label="half a step")
@@ -410,7 +412,8 @@ for row in gpu.lines_of(PrecisionRecord):
     if row.weights == "trained":
         on_gpu[row.precision] = row
         speed = f"{row.images_per_sec:,.0f} images/s"
-        print(f"{row.precision}: {speed if row.supported else row.why_not[-120:]}")
+        said = speed if row.supported else row.why_not[-120:]
+        print(fill(f"{row.precision}: {said}", 88))
 half, single = on_gpu["float16"], on_gpu["float32"]
 assert half.images_per_sec_q3 < single.images_per_sec_q1  # float16 is slower
 

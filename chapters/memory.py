@@ -24,6 +24,7 @@ import os
 import subprocess
 import sys
 from statistics import median
+from textwrap import fill
 
 import numpy
 from matplotlib.figure import Figure
@@ -372,7 +373,7 @@ for name, job in variants.items():
         ended = "failed" if line else "trained"
         print(f"  {batch:5}: {ended:7} {(resident - before) / MIB:5.0f}")
 _, line, _ = rows["errors kept, release"][0]
-print(line)
+print(fill(line, 88))
 _, line, _ = rows["errors kept"][1]
 trained = not line
 chapter.answer("500 trains with the error kept", "yes" if trained else "no")

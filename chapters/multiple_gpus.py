@@ -20,6 +20,7 @@
 # %%
 import time
 from statistics import median, quantiles
+from textwrap import fill
 
 import numpy
 
@@ -203,7 +204,7 @@ X, y = np.arange(10).reshape((5, 2)), np.arange(5)
 try:
     split_batch(X, y, two)
 except ValueError as error:
-    print("ours:", error)
+    print(fill(f"ours: {error}", 88))
 print("the package's:", *[len(shard) for shard in d2lpar.split_batch(X, y, two)[0]])
 
 # %% [markdown]

@@ -29,6 +29,7 @@
 import resource
 import time
 from statistics import median, quantiles
+from textwrap import fill, shorten
 
 import d2lpar
 from d2lpar import autograd, chapter, devices, gluon, init_lenet, np, npx
@@ -61,7 +62,8 @@ def lenet():
 
 
 net = lenet()
-print(net)
+for layer in net:
+    print(shorten(str(layer), 88))
 
 # %% [markdown]
 # ## A replica per device
@@ -77,7 +79,8 @@ chapter.predict("replica that computes", None)  # write "first" or "second" for 
 net.initialize(init=d2lpar.mx.init.Normal(sigma=0.01), ctx=two)
 weight = net[0].weight
 print("the first convolution's weight is on", weight.list_ctx())
-print("its first row on each:", *[data[0, 0, 0] for data in weight.list_data()])
+first_rows = [data[0, 0, 0] for data in weight.list_data()]
+print("its first row on each:", *first_rows, sep="\n")
 
 for device in two:
     y_hat = net(np.ones((3, 1, 28, 28), ctx=device))
@@ -85,7 +88,7 @@ for device in two:
 try:
     weight.data(d2lpar.mx.cpu(7))
 except RuntimeError as error:
-    print(str(error).splitlines()[0])
+    print(fill(str(error).splitlines()[0], 88))
 computed = "second" if y_hat.ctx == two[1] else "first"
 chapter.answer("replica that computes", computed)
 
@@ -301,7 +304,7 @@ for name, build, multiplications in (
     size = sum(p.data().size for p in learned)
     per_parameter[name] = multiplications / size
     print(f"{name}: {size:,} parameters in {len(learned)} arrays,", end=" ")
-    print(f"{per_parameter[name]:.1f} multiplications per image and parameter")
+    print(f"{per_parameter[name]:.1f} multiplications per parameter")
 ratio = per_parameter["ResNet-18"] / per_parameter["LeNet"]
 chapter.answer("times LeNet's multiplications per parameter", round(ratio, 1))
 
@@ -410,7 +413,7 @@ for batch in (32, 256, 1024, 2048, 8192):
         gains[n, batch] = ours.median / gluons.median
         apart = not ours.overlaps(gluons)
         said = f"{gains[n, batch]:.2f} times as fast" if apart else "no difference"
-        print(f"  {n} context(s): Gluon {said}", end="")
+        print(f"  on {n}: Gluon {said}", end="")
     print()
 assert all(gains[n, 8192] > 1.3 > gains[n, 256] for n in (1, 2))
 chapter.score()

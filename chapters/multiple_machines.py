@@ -271,8 +271,8 @@ print(f"{step:.0f} ms per step; a second machine saves {step / 2:.0f} ms at most
 for server, crossing in (("beside worker 0", 1), ("on a third machine", 2)):
     traffic = crossing * num_bytes * 8 / 1e6
     one_way, both_ways = (256 * t / (step / 2) for t in (traffic, 2 * traffic))
-    print(f"server {server}: {traffic:.1f} ms each way", end=", ")
-    print(f"break-even at {both_ways:.0f} images, or {one_way:.0f} if both overlap")
+    print(f"server {server}: {traffic:.1f} ms each way, break-even at", end=" ")
+    print(f"{both_ways:.0f} images,\n    or {one_way:.0f} if both overlap")
 
 # %% [markdown]
 # The saving grows with the batch and the traffic does not, so the break-even is where
@@ -298,7 +298,7 @@ for batch in ("256", "2,048"):
     print(f"batch {batch:5} {names[0]:33}{alone} s")
     for name, seconds in zip(names[1:], others):
         print(f"{'':12}{name:33}{seconds} s,", end=" ")
-        print("quartiles overlap" if alone.overlaps(seconds) else "quartiles apart")
+        print("overlap" if alone.overlaps(seconds) else "apart")
     assert alone.overlaps(others[0]) == (batch == "2,048")
     assert others[1].is_below(alone) == (batch == "2,048")
 
@@ -420,8 +420,8 @@ for way, suffix in ways.items():
     seconds[way] = summarize([epoch.seconds for epoch in epochs])
     sent[way] = median(epoch.wire_bytes for epoch in epochs) / 1e6
     accuracies = ", ".join(f"{final_accuracy(run):.3f}" for run in runs)
-    print(f"{way:19} {sent[way]:.0f} MB and {seconds[way]} s per epoch", end=", ")
-    print(f"accuracy {accuracies}")
+    print(f"{way:19} {sent[way]:.0f} MB and {seconds[way]} s per epoch,")
+    print(f"{'':19} accuracy {accuracies}")
 print("commit", runs[0].header.git_commit[:7])
 assert abs(sent["dist_sync"] / (per_epoch / 1e6) - 1) < 0.01  # as computed above
 assert 0.5 < sent["2 bits per gradient"] / sent["dist_sync"] < 0.6

@@ -116,7 +116,7 @@ for step in traced:
     print(
         f"{step.batch_size} images: {step.milliseconds:.1f} ms, Python busy for", end=""
     )
-    print(f" {share:.0%}; device {step.straggler} has its gradients", end="")
+    print(f" {share:.0%};\n    device {step.straggler} has its gradients", end="")
     print(f" {step.waiting:.1f} ms after the other")
 chapter.show(draw(traced), "one-step")
 

@@ -21,6 +21,7 @@
 import resource
 import time
 from statistics import median, quantiles
+from textwrap import fill
 
 import numpy
 
@@ -156,7 +157,7 @@ for wrong in (
     try:
         wrong()
     except timing.TimingError as error:
-        print(error)
+        print(fill(str(error), 88))
 
 # %% [markdown]
 # ## Rule 5: new memory costs time
@@ -227,7 +228,7 @@ def all_reduce(n: int) -> timing.Timing:
 
 
 small, lenets = map(all_reduce, (1_000, 130_000))
-print(small, lenets, sep="\n")
+print(fill(str(small), 88), fill(str(lenets), 88), sep="\n")
 share = 1 - small.median / lenets.median
 print(f"{share:.0%} of LeNet's all-reduce are its bytes:", end=" ")
 if share < 1 / 3:

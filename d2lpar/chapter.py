@@ -136,5 +136,8 @@ def measure(name: str, **settings: object) -> list[Run]:
         return measure(name, **settings)
     from d2lpar.cli.main import flags_of, guard
 
-    found = guard(lambda: measure(name, **settings, **flags_of(name, sys.argv[1:])))
+    def work() -> list[Run]:
+        return measure(name, **{**settings, **flags_of(name, sys.argv[1:])})
+
+    found = guard(work)
     return found if isinstance(found, list) else []  # --help measures nothing

@@ -4,8 +4,9 @@
 
 Every chapter runs with its quick preset in a fresh kernel and an empty folder, on the
 data that D2LPAR_DATA names or, without it, generated data. A notebook is written only
-if no cell failed, it has at most 1 MB, its outputs name no folder of this machine, and
-the measured numbers in its prose are those of the records it links (quoted_numbers.py).
+if no cell failed, it has at most 1 MB, its outputs name no folder of this machine, have
+no line of more than 88 columns and nothing on standard error, and the measured numbers
+in its prose are those of the records it links (quoted_numbers.py).
 
 A line of prose such as
 
@@ -36,6 +37,7 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 FILES = {name: ROOT / "chapters" / f"{name}.py" for name in EXPERIMENTS}
 MAX_BYTES = 1_000_000
+MAX_COLUMNS = 88
 TIMEOUT = 600  # seconds for each cell
 # An exercise's answer: in a script in brackets, in a notebook folded.
 ANSWER = re.compile(r"\s*\*\((.*?)\)\*", re.DOTALL)
@@ -163,6 +165,14 @@ def wrong_with(notebook: nbformat.NotebookNode) -> list[str]:
         wrong.append("a cell that was not executed")
     wrong += [
         f"a path of a machine: {p}" for t in texts(notebook) for p in PATH.findall(t)
+    ]
+    outputs = [o for c in notebook.cells for o in c.get("outputs", [])]
+    wrong += [f"on stderr: {o.text[:80]}" for o in outputs if o.get("name") == "stderr"]
+    wrong += [
+        f"a line of {len(line)} columns, at most {MAX_COLUMNS}: {line}"
+        for text in texts(notebook)
+        for line in text.splitlines()
+        if len(line) > MAX_COLUMNS
     ]
     size = len(nbformat.writes(notebook).encode())
     if size > MAX_BYTES:

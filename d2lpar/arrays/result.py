@@ -10,7 +10,7 @@ from d2lpar.figures import labels
 from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import Run, TimingRecord, group
 from d2lpar.records.result import Result, Table
-from d2lpar.text import number
+from d2lpar.text import number, plural
 
 TITLES = {
     "x2": "Every number twice",
@@ -106,18 +106,20 @@ def result(runs: Sequence[Run]) -> Result:
     table = rows([run for run in runs if run.lines_of(TimingRecord)])
     if not table:
         return Result()
-    cells = [
-        [row.operation, row.library, row.form, row.where or "host",
-         *row.seconds.cells(1e3), number(1e3 * row.naive.median)]
-        for row in fastest_forms(table)
-    ]  # fmt: skip
-    columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "n",
-               "not waiting"]  # fmt: skip
+    word, samples = labels.device_word(runs[0].header), set()
+    cells = []
+    for row in fastest_forms(table):
+        where = plural(row.num_devices, word) if row.num_devices else "host"
+        *ms, n = row.seconds.cells(1e3)
+        names = [row.operation, row.library, row.form, where]
+        cells.append([*names, *ms, number(1e3 * row.naive.median)])
+        samples.add(n)
+    columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "naive"]
     shown = [row for row in table if row.operation in TITLES]
     shapes = {row.operation: f"{row.operation}: {shape(row)}" for row in shown}
     note = (
         f"{', '.join(shapes.values())}; ms: by a clock that is read after the devices "
-        "have finished; not waiting: at once"
+        f"have finished; naive: by one read at once; n: {' or '.join(sorted(samples))}"
     )
     answers = {}
     if ours := [row for row in shown if row.library == "MXNet"]:

@@ -10,9 +10,9 @@ import logging
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
 from pathlib import Path
 
 import click
@@ -202,7 +202,10 @@ def doctor(ctx: click.Context) -> None:
 
     checks = examine()
     failed = any(check.status == "fail" for check in checks)
-    click.echo(plain_table([], [astuple(check) for check in checks], names=3))
+    for check in checks:
+        start = f"{check.status:6}{check.name:10}"
+        indented = {"initial_indent": start, "subsequent_indent": " " * len(start)}
+        click.echo(textwrap.fill(check.message, 80, **indented, break_long_words=False))
     said = "cannot run here; docs/troubleshooting.md explains why"
     click.echo(f"training {said if failed else 'can run here'}")
     ctx.exit(int(failed))

@@ -43,7 +43,8 @@ def pictures(
     strip(picture.axes[0], last)
     if end.samples:  # the training was not interrupted
         away = f"{median(end.distances):.2f} from the nearest of the data"
-        title = f"Generated faces, {away} (median; a copy: 0)"
+        title = f"Generated faces, {away} (median)"
+        note = f"{note}; a copy of a face has distance 0"
         drawn["samples"] = picture = page.new(title, note, [last], (7.6, 7))
         sheet = punks.from_png(end.samples, 5, -(-len(end.nearest) // 5))
         show(picture.axes[0], sheet, f"after {plural(end.epoch, 'epoch')}")
@@ -64,18 +65,23 @@ def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
     """Draw Fréchet distance and coverage through training, with those of known sets."""
     known = comparison.references(runs[-1])
     measures = {"frechet": "Fréchet distance", "coverage": "coverage"}
+    kind = "drawn" if runs[-1].header.synthetic else "real"
+    panels[0].set_yscale("log")
     for axes, (measure, label) in zip(panels, measures.items()):
         values_of = partial(comparison.quality_by_epoch, measure=measure)
         lenet_figure.curves(axes, runs, values_of, label)
-        for name, values in known.items():
-            if measure == "coverage" and name not in ("other real faces", "noise"):
-                continue  # 0 like that of noise
-            axes.axhline(values[measure], **page.LIMIT)
-            place = {"transform": axes.get_yaxis_transform(), "ha": "right"}
-            axes.text(1, values[measure], name, va="bottom", size=9, **place)
-    panels[0].set(yscale="log")
-    panels[1].set(ylim=(-0.03, 1.08))
-    panels[1].get_legend().remove()
+        shown = {
+            name.replace("real", kind): values[measure]
+            for name, values in known.items()
+            # The coverage of all others is 0 like that of noise.
+            if measure == "frechet" or name in ("other real faces", "noise")
+        }
+        for value in shown.values():
+            axes.axhline(value, **page.LIMIT)
+        if measure == "coverage":
+            axes.set_ylim(-0.03, 1.08)
+            axes.get_legend().remove()
+        page.named_beside(axes, shown)
 
 
 def shown_of(run: Run) -> list[FrameRecord]:

@@ -26,15 +26,24 @@ def result(runs: Sequence[Run]) -> Result:
         ends = [comparison.final_quality(run, measure) for measure in MEASURES]
         rows.append([*seconds, f"{steps:,}", *map(number, ends)])
     known = comparison.references(runs[-1])
+    kind = "drawn" if runs[-1].header.synthetic else "real"
     for name, values in known.items():
         cells = [number(values[measure]) for measure in MEASURES]
-        rows.append([name, *["-"] * (len(SECONDS) + 1), *cells])
+        rows.append([name.replace("real", kind), *["-"] * (len(SECONDS) + 1), *cells])
     columns = ["", *SECONDS, "steps", *MEASURES.values()]
     answers = {
+        "strip": [],  # the faces themselves
         "seconds": list(map(sentence, compared(runs))),
-        "quality": list(map(sentence, _qualities(runs, known))),
+        "quality": list(map(sentence, _qualities(runs, known, kind))),
     }
-    return Result(Table(columns, rows), seconds_note(runs[0]), answers)
+    note = (
+        f"{seconds_note(runs[0])}; Fréchet: distance of the features of generated and "
+        f"{kind} faces, 0 if alike; coverage: share of {kind} faces with a generated "
+        "one among their nearest neighbours; distinct: faces that are the nearest of a "
+        "generated one, by the number of these; density: neighbourhoods around a "
+        "generated one"
+    )
+    return Result(Table(columns, rows), note, answers)
 
 
 def _percent(share: float) -> str:
@@ -42,7 +51,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _qualities(runs: Sequence[Run], known: dict[str, dict[str, float]]) -> list[str]:
+def _qualities(
+    runs: Sequence[Run], known: dict[str, dict[str, float]], kind: str
+) -> list[str]:
     """Say what became of the Fréchet distance, and how many faces are covered."""
     ends = [comparison.final_quality(run) for run in runs]
     others, noise = known["other real faces"], known["noise"]
@@ -50,9 +61,9 @@ def _qualities(runs: Sequence[Run], known: dict[str, dict[str, float]]) -> list[
     shares = [comparison.final_quality(run, "coverage") for run in runs]
     end, covered = listed(map(number, ends)), listed(map(_percent, shares))
     return [
-        f"the Fréchet distance to real faces is {number(begin)} at first and {end} at "
-        f"the end; of noise it is {number(noise['frechet'])}, of other real faces "
+        f"the Fréchet distance to {kind} faces is {number(begin)} at first and {end} "
+        f"at the end; of noise it is {number(noise['frechet'])}, of other {kind} faces "
         f"{number(others['frechet'])}",
-        f"of the real faces, {covered} have a generated one among their nearest "
-        f"neighbours (coverage; other real faces: {_percent(others['coverage'])})",
+        f"of the {kind} faces, {covered} have a generated one among their nearest "
+        f"neighbours (coverage; other {kind} faces: {_percent(others['coverage'])})",
     ]

@@ -41,8 +41,8 @@ def normal(shards: RowShards) -> Iterator[Answer]:
             "method tsqr"
         )
     if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
-        found = "A's condition is about %.0e: the normal equations square it; "
-        log.warning(f"{found}method tsqr keeps the digits", condition)
+        found = "A's condition is about %.0e, and the normal equations square it: "
+        log.warning(f"{found}use method tsqr", condition)
     x = _cholesky_solve(L, c)
     if condition > REFINE_ABOVE_CONDITION:
         gradient = shards.residual(x.asnumpy()[:, 0]).gradient[:, None]

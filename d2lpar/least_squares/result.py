@@ -35,8 +35,8 @@ def result(runs: Sequence[Run]) -> Result:
             "-" if last.distance is None else f"{last.distance:.1e}",
         ])  # fmt: skip
     note = (
-        "seconds: of a solve, the median of n; residual: ||A x - b||; distance: of x "
-        "to the optimum, relative"
+        "seconds: of a solve, the median of n; residual: ||A x - b||; / least: over "
+        "the least one; distance: of x to the optimum, relative"
     )
     if any(run.header.variant in AVERAGING for run in runs):
         note += "; averaging: a shortcut takes the 500 steps of an epoch at once"

@@ -189,8 +189,8 @@ def _examine(shards: RowShards, method: str, answer: Answer) -> None:
         log.warning("%s", found)
     elif answer.may_be_off > WARN_IF_OFF_BY:
         log.warning(
-            "A is ill-conditioned: by method %s x may be off by %.0e of its norm, or "
-            "more: method tsqr keeps the digits",
+            "A is ill-conditioned: by method %s x may be off by %.0e or more of its "
+            "norm: use tsqr",
             method, answer.may_be_off,
         )  # fmt: skip
 

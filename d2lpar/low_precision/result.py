@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median
+from textwrap import fill
 
 import msgspec
 
@@ -11,7 +12,6 @@ from d2lpar.figures import labels
 from d2lpar.records.comparison import Summary, in_cell, phrase, ratio
 from d2lpar.records.kinds import PrecisionRecord, Run, group
 from d2lpar.records.result import Result, Table, sentence
-from d2lpar.text import plain_table
 
 COLUMNS = (
     "weights", "precision", "test acc", "agreement", "images/s", "quartiles",
@@ -116,4 +116,5 @@ def refusals(rows: Iterable[PrecisionRecord]) -> list[str]:
 def table(rows: Iterable[PrecisionRecord]) -> str:
     """Return a row per precision as text; below, why some were refused."""
     rows = merged(rows)
-    return "\n".join([plain_table(COLUMNS, cells_of(rows), names=2), *refusals(rows)])
+    text = Table(COLUMNS, cells_of(rows), names=2).in_lines()
+    return "\n".join([text, *(fill(why, 80) for why in refusals(rows))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from dataclasses import dataclass
 
 import psutil
@@ -135,7 +136,7 @@ def as_text(here: Machine) -> str:
         f"  threads  {cpu.threads_per_context} per context",
         f"  memory   {_memory_text(cpu)}",
     ]
-    return "\n".join(lines if here.gpus else [*lines, why_no_gpu()])
+    return "\n".join(lines if here.gpus else [*lines, textwrap.fill(why_no_gpu(), 80)])
 
 
 def _cores_text(gpu: GpuCard) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from d2lpar.text import plain_table
 
+WIDTH = 80  # of a line of text
+
 
 @dataclass(frozen=True)
 class Table:
@@ -21,6 +23,27 @@ class Table:
     def __str__(self) -> str:
         text = plain_table(self.columns, self.rows, names=self.names)
         return f"{self.title}\n\n{text}" if self.title else text
+
+    def in_lines(self) -> str:
+        """Return it as text of 80 columns; the rest of a wider one stands below."""
+        columns = range(self.names, len(self.columns))
+        for count in range(1, len(columns) + 1):
+            size = -(-len(columns) // count)
+            parts = [columns[k : k + size] for k in range(0, len(columns), size)]
+            text = "\n\n".join(map(self._part, parts))
+            if max(map(len, text.splitlines())) <= WIDTH:
+                break
+        return text
+
+    def _part(self, columns: range) -> str:
+        """The names and some columns; a row whose numbers are in others is left out."""
+        shown = [*range(self.names), *columns]
+        rows = [
+            [row[k] for k in shown]
+            for row in self.rows
+            if set(row[self.names :]) == {"-"} or any(row[k] != "-" for k in columns)
+        ]
+        return plain_table([self.columns[k] for k in shown], rows, names=self.names)
 
 
 @dataclass(frozen=True)
@@ -39,11 +62,23 @@ class Result:
         return found or ["Nothing to compare."]
 
     def __str__(self) -> str:
-        """The table, the note and the answer as plain text, in lines of 80 columns."""
-        about = [str(self.table)] if self.table.rows else []
-        about += [textwrap.fill(f"({self.note})", 80)] if self.note else []
-        answer = "\n".join(textwrap.fill(text, 80) for text in self.sentences)
-        return "\n\n".join(filter(None, ("\n".join(about), answer)))
+        """The table, the note and the answer as plain text; wide tables stay wide."""
+        return "\n\n".join(filter(None, (self._about(str(self.table)), self.answer)))
+
+    @property
+    def about(self) -> str:
+        """The table and the note as plain text, in lines of 80 columns."""
+        return self._about(self.table.in_lines())
+
+    def _about(self, table: str) -> str:
+        about = [table] if self.table.rows else []
+        about += [textwrap.fill(f"({self.note})", WIDTH)] if self.note else []
+        return "\n".join(about)
+
+    @property
+    def answer(self) -> str:
+        """The sentences as plain text, each in lines of its own."""
+        return "\n".join(textwrap.fill(text, WIDTH) for text in self.sentences)
 
     def full_text(self, source: str) -> str:
         """All of it for ``<run>-results.txt``, which ends with its source."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -186,17 +187,19 @@ def _report(jobs: list[Job]) -> None:
 def _present(runs: list[Run], folder: Path) -> None:
     """Print what the runs found, draw their figures, and add them to the page."""
     found = experiments.result(runs)
-    print(f"\n{found}\n")
+    answer = found.answer
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        answer = f"\033[1m{answer}\033[0m"
+    print("", *filter(None, (found.about, answer)), sep="\n", end="\n\n")
     header = runs[0].header
     stem = files.run_stem(header)
     if header.workers > 1:  # of launches that share gradients in different ways
         stem += f"-{header.variant}"
     drawn = experiments.draw(runs, folder, stem, found)
     page = report.write_page(folder.parent, runs, found)
-    for path in drawn:
-        if not in_notebook():
-            print(path.resolve().as_uri())
-        elif path.suffix in (".png", ".gif"):
-            show_figure(path)
     if not in_notebook():
-        print(f"all results: {page.resolve().as_uri()}")
+        print(f"pictures and tables: {page.resolve().as_uri()}")
+        return
+    for path in drawn:
+        if path.suffix in (".png", ".gif"):
+            show_figure(path)

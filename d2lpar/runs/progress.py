@@ -84,6 +84,8 @@ class Progress:
         """Show a line as it arrives, a run's header first."""
         if isinstance(line, Header):
             self.close_line()
+            if not self.run:
+                self.bar.reset()  # the process has started: now the epochs count
             self.num_epochs = line.settings.get("num_epochs", 0)
             names = [line.variant, plural(line.num_devices, "device")]
             self.run = ", ".join(filter(None, names))

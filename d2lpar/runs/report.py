@@ -61,7 +61,7 @@ def write_page(
             section = f'<section id="{anchor}">\n'
             section += _section(same, result, out, stem, written) + "</section>\n"
             answer = escape(next(iter(result.sentences), ""))
-            title = escape(experiments.measured_by(same).title)
+            title = escape(f"{experiments.measured_by(same).title} ({stem})")
             line = f'<li><a href="#{anchor}">{title}</a>: {answer}</li>\n'
         except Exception as error:  # a stranger's record must not end a measurement
             names = ", ".join(map(str, sorted(paths)))
@@ -101,21 +101,25 @@ def _section(
     links = ", ".join(
         f'<a href="{_link(path, out)}">{escape(path.name)}</a>' for path in more
     )
+    chapter = experiments.measured_by(runs)
     return (
-        f"<h2>{escape(experiments.measured_by(runs).title)}</h2>\n"
+        f"<h2>{escape(chapter.title)}</h2>\n"
         f"<p>{escape(' '.join(found.sentences))}</p>\n{first}"
-        f"<pre>{escape(str(found.table))}</pre>\n"
-        f"<p>{escape(found.note)}. Preset {escape(header.preset)}. "
-        f"{escape(labels.stamp([header]))} Records: {links}. "
-        f"Again: <code>{escape(header.command)}</code></p>\n{others}"
+        f'<pre tabindex="0">{escape(found.table.in_lines())}</pre>\n'
+        f"<p>{escape(found.note)}. Chapter {chapter.number} explains it: "
+        f"<code>notebooks/{chapter.name}.ipynb</code>.</p>\n{others}"
+        f"<details><summary>Records</summary><p>Preset {escape(header.preset)}. "
+        f"{escape(labels.stamp([header]))} {links}. "
+        f"Again: <code>{escape(header.command)}</code></p></details>\n"
     )
 
 
 def _image(path: Path, out: Path) -> str:
-    """A picture; its title is the text for those who do not see it."""
+    """A picture, large by a click; its title is for those who do not see it."""
     with Image.open(path) as picture:
-        title = str(picture.info.get("Title", path.stem))
-    return f'<img src="{_link(path, out)}" alt="{escape(title)}">\n'
+        title = str(picture.info.get("Title", "Film of faces through the training"))
+    link = _link(path, out)
+    return f'<a href="{link}"><img src="{link}" alt="{escape(title)}"></a>\n'
 
 
 def _link(path: Path, out: Path) -> str:

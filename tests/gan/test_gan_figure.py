@@ -90,7 +90,10 @@ def test_quality_begins_before_training_and_shows_its_references():
         for known in ("other real faces", "noise"):
             level = REFERENCES[known][measure]
             assert any(ys == [level, level] for _, ys in lines)
-            assert known in [text.get_text() for text in axes.texts]
+            names = [text.get_text() for text in axes.texts]
+            assert known.replace("real", "drawn") in names
+        heights = [text.get_position()[1] for text in axes.texts]
+        assert all(b - a > 0.05 for a, b in zip(heights, heights[1:]))
         assert any(xs == [2, 2] for xs, _ in lines)  # where a run was resumed
         assert axes.get_xlim()[0] < 0
 

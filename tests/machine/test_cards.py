@@ -55,7 +55,7 @@ def test_the_gpus_here():
 def test_a_machine_without_a_gpu_says_why():
     here = cards.machine()
     assert here.gpus == () and peer_access([0, 1]) is None
-    assert cards.as_text(here).endswith(why_no_gpu())
+    assert why_no_gpu() in cards.as_text(here).replace("\n", " ")
     assert "install its driver" in why_no_gpu()
 
 

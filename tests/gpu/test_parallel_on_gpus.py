@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from d2lpar import networks
-from d2lpar._mxnet import mx, np
+from d2lpar._mxnet import autograd, mx, np, npx
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.lenet import concise as in_gluon
 from d2lpar.parallel import allreduce, get_params, train_batch
@@ -88,3 +88,24 @@ def test_allreduce_is_the_sum_to_the_bit(dtype, n, two_gpus):
     for array, host, context in zip(data, hosts, two_gpus):
         assert array.ctx == context
         numpy.testing.assert_array_equal(array.asnumpy(), host)
+
+
+def test_a_bias_as_a_weight_is_the_plain_convolution(gpu):
+    """With MANY_IMAGES, the form that `convolve` takes: scores and all gradients."""
+    rng = numpy.random.default_rng(0)
+    shapes = (networks.MANY_IMAGES, 1, 12, 12), (4, 1, 3, 3), (4,)
+    hosts = [rng.random(shape, dtype="float32") for shape in shapes]
+
+    def plain(X, W, b):
+        return npx.convolution(data=X, weight=W, bias=b, kernel=(3, 3), num_filter=4)
+
+    results = []
+    for convolution in (networks.convolve, plain):
+        arrays = get_params(hosts, gpu)
+        with autograd.record():
+            out = convolution(*arrays)
+            loss = (out * out).sum()
+        loss.backward()
+        results.append([out.asnumpy(), *(a.grad.asnumpy() for a in arrays)])
+    for ours, expected in zip(*results):
+        assert distance([ours], [expected]) < CLOSE

@@ -15,6 +15,7 @@ from d2lpar.datasets import punks
 from d2lpar.devices import Device
 from d2lpar.least_squares import solve
 from d2lpar.parallel import split_batch
+from d2lpar.records.kinds import PrecisionRecord
 from d2lpar.runs import job, sweep
 
 pytestmark = pytest.mark.gpu
@@ -238,6 +239,14 @@ def test_least_squares_in_float32_without_tf32(method, gpus):
     assert numpy.linalg.norm(x - right) < 1e-5 * numpy.linalg.norm(right)
 
 
+def test_averaging_is_that_of_cpu_contexts(gpus):
+    A, b = problem()
+    options = {"method": "averaging", "num_epochs": 3, "seed": 4}
+    on_cpus = solve(A, b, devices=[mx.cpu(k) for k in range(len(gpus))], **options)
+    x = solve(A, b, devices=gpus, **options).x
+    numpy.testing.assert_allclose(x, on_cpus.x, rtol=1e-6, atol=1e-9)
+
+
 def test_a_failed_cholesky_factorisation_is_seen(gpus):
     """cuSOLVER reports it; MXNet ignores that."""
     A, b = problem()
@@ -311,3 +320,40 @@ def test_every_form_of_the_timed_operations_is_right(gpus):
     forms = {(record.operation, record.form) for record in records}
     assert {("x2", "one kernel"), ("trig", "one kernel")} <= forms
     assert (("all-reduce", "allreduce") in forms) == (len(gpus) == 2)
+
+
+def test_pytorch_is_timed_on_the_gpu_as_well(gpu):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (peers)")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no CUDA")
+    from d2lpar.arrays import operations, timings
+
+    sizes = operations.Sizes(**SIZES)
+    forms: dict[tuple[str, str], list[str]] = {}
+    for record in timings.measure(devices=[gpu], data=sizes, warmup=1, repeats=2):
+        if record.library == "PyTorch":
+            places = forms.setdefault((record.operation, record.form), [])
+            places.append(record.devices[0].partition(" ")[0])
+    assert len(forms) == 6
+    assert all(places == ["host", str(gpu)] for places in forms.values())
+
+
+def test_a_precision_is_measured_or_refused_for_its_own_reason(gpu):
+    from d2lpar.low_precision.measure import measure
+
+    lines = measure(
+        devices=[gpu],
+        data=datasets.fashion_sample(n_train=100, n_test=100),
+        precisions=["float32", "int8-none", "int8-naive"],
+        stretch_factor=1,
+        per_device_batch_size=50,
+        calibration_images=100,
+        repeats=1,
+        num_epochs=1,
+    )
+    for row in lines:
+        if isinstance(row, PrecisionRecord):
+            assert row.supported or (row.why_not and "\n" not in row.why_not)
+            assert "cpu(0)" not in (row.why_not or "")
+            if row.precision == "float32":
+                assert row.supported and row.agreement == 1

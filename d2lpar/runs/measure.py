@@ -190,7 +190,8 @@ def _present(runs: list[Run], folder: Path) -> None:
     answer = found.answer
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         answer = f"\033[1m{answer}\033[0m"
-    print("", *filter(None, (found.about, answer)), sep="\n", end="\n\n")
+    text = "\n\n".join(filter(None, (found.about, answer)))
+    print(f"\n{text}\n")
     header = runs[0].header
     stem = files.run_stem(header)
     if header.workers > 1:  # of launches that share gradients in different ways

@@ -306,6 +306,19 @@ def test_slides_begin_at_headings_and_end_before_the_exercises():
     assert "<details>" not in text
 
 
+def test_a_slide_has_no_more_than_fits():
+    shown = nbformat.v4.new_output("stream", text="a line\n" * 20)
+    code = nbformat.v4.new_code_cell("x = 1\n\n" * 30, outputs=[shown])
+    title = nbformat.v4.new_markdown_cell("# Title\n\nA question?")
+    cells = make_students.slides(nbformat.v4.new_notebook(cells=[title, code])).cells
+    kinds = [cell.metadata.slideshow.slide_type for cell in cells]
+    assert kinds == ["slide", "-", "subslide", "subslide", "subslide"]
+    assert "".join(cell.source for cell in cells).count("x = 1") == 30
+    title.source += "\n\n**Note.** " + "word " * 500
+    with pytest.raises(ValueError, match="a slide has 690: \\*\\*Note"):
+        make_students.slides(nbformat.v4.new_notebook(cells=[title]))
+
+
 @pytest.fixture
 def build(tmp_path, monkeypatch):
     """The folder in which students' and graders' files are written."""

@@ -259,7 +259,7 @@ chapter.answer("ways whose memory grows", len(growing))
 if "dask_one_product" in times:
     ratios = [a / b for a, b in zip(times["d2lpar_normal"], times["dask_one_product"])]
     print("d2lpar_normal's time over dask_one_product's:", end=" ")
-    print(*(f"{ratio:.2f}" for ratio in ratios), end=": ")
+    print(*(f"{ratio:.2f}" for ratio in ratios))
     faster = "d2lpar_normal" if max(ratios) < 1 else "dask_one_product"
     agree = max(ratios) < 1 or min(ratios) > 1
     print(f"{faster} is faster at all sizes" if agree else "neither is faster at all")

@@ -110,9 +110,9 @@ def result(runs: Sequence[Run]) -> Result:
     cells = []
     for row in fastest_forms(table):
         where = plural(row.num_devices, word) if row.num_devices else "host"
-        *ms, n = row.seconds.cells(1e3)
+        *times, n = row.seconds.cells(1e3)
         names = [row.operation, row.library, row.form, where]
-        cells.append([*names, *ms, number(1e3 * row.naive.median)])
+        cells.append([*names, *times, number(1e3 * row.naive.median)])
         samples.add(n)
     columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "naive"]
     shown = [row for row in table if row.operation in TITLES]

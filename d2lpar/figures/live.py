@@ -28,9 +28,11 @@ class Curves:
         elif words := self.in_words(line, self.num_epochs):
             self.words = f"{self.run}: {words}"
             at = getattr(line, "epoch", getattr(line, "iteration", None))
+            if at is None or getattr(line, "repeat", 0):
+                return  # a repeat has the curve of the first
             for name in CURVES:
-                if at is not None and hasattr(line, name):
-                    label = f"{name.replace('_', ' ')}, {self.run} {line.repeat or ''}"
+                if hasattr(line, name):
+                    label = f"{name.replace('_', ' ')}, {self.run}"
                     self.curves.setdefault(label, []).append((at, getattr(line, name)))
             if time.monotonic() >= self.shown_at + 0.3:
                 self.close()

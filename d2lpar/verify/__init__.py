@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.linalg import norm
@@ -41,9 +41,10 @@ def verify(
     rounded to a multiple of twice the devices. Returns the checks: the step is right
     unless the last one is "wrong" or "unjudged".
     """
-    is_file = isinstance(step, (str, os.PathLike))
-    subject = Process(os.fspath(step), python, timeout) if is_file else Subject(step)
-    checks = []
+    checks: list[Check] = []
+    subject: Subject | Process = Subject(step)
+    if isinstance(step, (str, os.PathLike)):
+        subject = Process(os.fspath(step), python, timeout)
     try:
         for check in judge(Bench(subject, num_devices, batch_size)):
             checks.append(check)
@@ -52,7 +53,7 @@ def verify(
     except (FailedError, GoneError) as error:  # in what every step must answer
         checks.append(Check("a call", "unjudged", str(error)))
     finally:
-        if is_file:
+        if isinstance(subject, Process):
             subject.close()
     return checks
 
@@ -139,7 +140,7 @@ def judge(bench: Bench) -> Iterator[Check]:
     bench.spread = [far[p].max() / (abs(ref[p]).max() or 1) for p in bench.parts]
 
     clip_norm = norm(ref) / LR / (4 * N)  # below the norm of each device
-    calls = {
+    calls: dict[str, tuple[Any, dict]] = {
         f"{N} devices against one": (rows, {}),
         "replicas": (rows, {"name": "replicas"}),
         "two equal calls": (rows, {}),

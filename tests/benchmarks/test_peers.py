@@ -40,7 +40,10 @@ def test_rows_on_a_cpu_have_the_same_threads_in_all():
         "PyTorch, plain loop, 4 threads": "4",
         "PyTorch DDP, 1 process, 4 threads": "4",
         "PyTorch DDP, 2 processes, 2 threads each": "2",
+        "JAX, 4 threads": None,  # as many as the cores that its job names
+        "JAX, 2 devices of one CPU, 4 threads": None,
     }
+    assert found["JAX, 4 threads"].job["threads"] == 4
     for name, arm in found.items():
         assert arm.is_peer == (not name.startswith("d2lpar"))
         wanted = {"num_epochs": 3, "global_batch_size": 64, "lr": 0.2}
@@ -69,6 +72,8 @@ def test_rows_on_gpus_see_as_many_gpus_as_they_use(monkeypatch):
         "PyTorch, plain loop, 1 GPU": "4",
         "PyTorch DDP, 1 GPU": "4",
         "PyTorch DDP, 2 GPUs": "4,6",
+        "JAX, 1 GPU": "4",
+        "JAX, 2 GPUs": "4,6",
     }
     assert found["PyTorch DDP, 2 GPUs"].job["device"] == "cuda"
 

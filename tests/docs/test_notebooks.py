@@ -70,8 +70,8 @@ def test_what_may_not_be_committed_is_named():
     noisy.cells[0].outputs[0].name = "stderr"
     noise, wide = TOOLS["wrong_with"](noisy)
     assert noise.startswith("on stderr: d") and wide.startswith("a line of 89 columns")
-    (size,) = TOOLS["wrong_with"](executed(("x" * 80 + "\n") * 12_500))
-    assert "at most 1,000,000" in size
+    (size,) = TOOLS["wrong_with"](executed(("x" * 80 + "\n") * 16_000))
+    assert "at most 1,250,000" in size
     empty = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")])
     assert TOOLS["wrong_with"](empty) == ["a cell that was not executed"]
 

@@ -197,7 +197,7 @@ LENET = Experiment(
     result="d2lpar.lenet.result:result",
     figure="d2lpar.lenet.figure:pictures",
     figure_of_ways="d2lpar.workers.figure:pictures",
-    minutes=0.5,
+    minutes=0.6,
 )
 
 SMALL_ARRAYS = dict(x2=20_000_000, trig=1_500, product=1_536, largest_copy=2**24)
@@ -353,7 +353,7 @@ _ALL = (
             "normal": {"method": "normal"},
             "tsqr": {"method": "tsqr"},
         },
-        minutes=0.3,
+        minutes=0.5,
     ),
     Experiment(
         "least_squares_large",
@@ -412,7 +412,7 @@ _ALL = (
         figure="d2lpar.gan.figure:pictures",
         # Each buffer grows to the largest activation; 16 are as fast as 256.
         environment={"MXNET_CPU_TEMP_COPY": "16"},
-        minutes=0.6,
+        minutes=1,
     ),
     Experiment(
         "memory",

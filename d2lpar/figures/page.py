@@ -228,17 +228,6 @@ def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **how
     return axes.errorbar([x for x, _ in points], medians, spread, capsize=2, **how)
 
 
-def named_beside(axes: Axes, values: Mapping[str, float]) -> None:
-    """Write names on the right at their y values, or above the name below."""
-    axes.get_ylim()  # of all that is drawn
-    below = -1.0
-    for name, value in sorted(values.items(), key=lambda item: item[1]):
-        _, y = axes.transLimits.transform(axes.transScale.transform((1, value)))
-        below = max(y, below + 0.055)
-        place = {"transform": axes.transAxes, "va": "center", "size": 9}
-        axes.text(1.02, below, name, color="0.3", **place)
-
-
 def plain_style():
     """Return a context of Matplotlib's own defaults with our style on top."""
     return style.context(STYLE, after_reset=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import median
 
@@ -81,7 +81,18 @@ def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
         if measure == "coverage":
             axes.set_ylim(-0.03, 1.08)
             axes.get_legend().remove()
-        page.named_beside(axes, shown)
+        _name_beside(axes, shown)
+
+
+def _name_beside(axes: Axes, values: Mapping[str, float]) -> None:
+    """Write names on the right at their y values, or above the name below."""
+    axes.get_ylim()  # of all that is drawn
+    below = -1.0
+    for name, value in sorted(values.items(), key=lambda item: item[1]):
+        _, y = axes.transLimits.transform(axes.transScale.transform((1, value)))
+        below = max(y, below + 0.055)
+        place = {"transform": axes.transAxes, "va": "center", "size": 9}
+        axes.text(1.02, below, name, color="0.3", **place)
 
 
 def shown_of(run: Run) -> list[FrameRecord]:

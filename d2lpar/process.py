@@ -70,6 +70,7 @@ def results(
         finally:
             if child.exitcode is None:
                 os.kill(child.pid, signal.SIGKILL)
+            _end_all(child.pid, scratch)
             child.join()
             ours.close()
 
@@ -104,6 +105,18 @@ def _received(
             raise (RunError if kind == "error" else DiedError)(content)
 
 
+def _end_all(session: int, scratch: str) -> None:
+    """Kill what a process has started, on Linux also in sessions of their own."""
+    mark = f"TMPDIR={scratch}".encode()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        number = int(environment.parent.name)
+        with suppress(OSError):
+            if number != session and mark in environment.read_bytes().split(b"\0"):
+                os.kill(number, signal.SIGKILL)
+    with suppress(OSError):
+        os.killpg(session, signal.SIGKILL)
+
+
 def _crash(status: int, output: Path) -> str:
     """Say in one clause how a process ended, with the last line that it printed."""
     if status == -signal.SIGKILL:
@@ -132,7 +145,9 @@ def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
     # Ctrl-C reaches the parent alone, which then ends this process: MXNet would finish
     # its queue of work first.
     os.setsid()
+    os.register_at_fork(after_in_child=pipe.close)  # so that its end is seen
     threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the terminal is the parent's
     # Libraries print, and so may MXNet's C++ side.
     with open(Path(scratch, OUTPUT), "wb") as file:
         os.dup2(file.fileno(), 1)
@@ -151,7 +166,9 @@ def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
     except Exception as error:
         traceback.print_exc()
         _send(*_told(error))
-        os._exit(1)  # at once: a failed allocation may have damaged MXNet
+    # At once: a failed allocation may have damaged MXNet, and what the work has started
+    # may never end.
+    os._exit(0)
 
 
 def _told(error: Exception) -> tuple[str, str]:
@@ -182,4 +199,4 @@ def _end_with_parent(scratch: str) -> None:
     with suppress(EOFError, OSError):
         _pipe.recv()
     shutil.rmtree(scratch, ignore_errors=True)
-    os._exit(1)
+    _end_all(os.getpid(), scratch)

@@ -234,13 +234,7 @@ def devices() -> None:
 @click.option(
     "--batch", "batch_size", type=POSITIVE, default=64, help="Samples in a batch."
 )
-@click.option(
-    "--python",
-    default=sys.executable,
-    show_default="this one",
-    help="Interpreter that runs STEP.py.",
-)
-@click.option("--timeout", type=POSITIVE, default=60, help="Seconds for an answer.")
+@click.option("--timeout", type=POSITIVE, default=60, help="Seconds for a call.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify(ctx: click.Context, path: str, as_json: bool, **settings) -> None:

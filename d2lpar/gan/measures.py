@@ -89,10 +89,14 @@ class RealFaces:
 
     def frechet(self, generated: numpy.ndarray) -> float:
         """Return the squared Fréchet distance of normals fitted to both."""
-        shift = self.features.mean(axis=0) - generated.mean(axis=0)
-        covariance = numpy.cov(generated.T)
-        values = numpy.linalg.eigvalsh(self._root @ covariance @ self._root)
-        traces = numpy.square(self._root).sum() + numpy.trace(covariance)
+        mean = generated.mean(axis=0)
+        shift = self.features.mean(axis=0) - mean
+        centred = (generated - mean) / numpy.sqrt(len(generated) - 1)
+        # A' A is root C root. A A' has the same eigenvalues, and is smaller where there
+        # are fewer faces than features.
+        A = centred @ self._root
+        values = numpy.linalg.eigvalsh(A @ A.T if len(A) < A.shape[1] else A.T @ A)
+        traces = numpy.square(self._root).sum() + numpy.square(centred).sum()
         squared = shift @ shift + traces - 2 * numpy.sqrt(values.clip(min=0)).sum()
         return max(0.0, float(squared))
 

@@ -1,18 +1,18 @@
 """Is a step of any framework on several devices the step of one? See docs/verify.md."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
 from numpy.linalg import norm
 
-from d2lpar.verify.mistakes import LR, SENTENCES, explain
-from d2lpar.verify.process import FailedError, GoneError, Process, Subject
+from d2lpar.errors import DiedError, RunError
+from d2lpar.verify.bench import LR, Bench
+from d2lpar.verify.mistakes import SENTENCES, explain
 
 __all__ = ["Check", "verify"]
 
@@ -26,103 +26,54 @@ class Check(NamedTuple):
     mistake: str = ""
 
 
-def verify(
-    step: str | os.PathLike | object,
-    num_devices: int = 2,
-    batch_size: int = 64,
-    *,
-    python: str = sys.executable,
-    timeout: float = 60,
-) -> list[Check]:
+def verify(step: Any, num_devices=2, batch_size=64, *, timeout=60.0) -> list[Check]:
     """Judge a step on `num_devices` devices against one.
 
-    `step` is a file, which `python` runs and which has `timeout` seconds for each
-    answer, or an object with its functions, which are called here. `batch_size` is
+    `step` is a file, which runs in a process of its own and has `timeout` seconds for
+    each call, or an object with its functions, which are called here. `batch_size` is
     rounded to a multiple of twice the devices. Returns the checks: the step is right
     unless the last one is "wrong" or "unjudged".
     """
-    checks: list[Check] = []
-    subject: Subject | Process = Subject(step)
+    job = {"num_devices": num_devices, "batch_size": batch_size}
     if isinstance(step, (str, os.PathLike)):
-        subject = Process(os.fspath(step), python, timeout)
+        from d2lpar import process  # not NumPy alone
+
+        job.update(step=os.path.abspath(step), timeout=timeout)
+        found = process.results("d2lpar.verify:judged", job)
+    else:
+        found = judged(step, **job)
+    begun, checks = Check("a call", "unjudged", ""), []
     try:
-        for check in judge(Bench(subject, num_devices, batch_size)):
-            checks.append(check)
-            if check.verdict in ("wrong", "unjudged"):
-                break
-    except (FailedError, GoneError) as error:  # in what every step must answer
-        checks.append(Check("a call", "unjudged", str(error)))
-    finally:
-        if isinstance(subject, Process):
-            subject.close()
+        for check in found:
+            if check.line:
+                checks.append(check)
+            else:
+                begun = check
+    except RunError as error:  # of what every step must answer, or its process died
+        line, mistake = str(error), ""
+        if isinstance(error, DiedError):
+            mistake = "hangs" if "SIGALRM" in line else ""
+            line = f"no answer in {timeout:g} s" if mistake else f"its process {line}"
+        if begun.verdict == "wrong":
+            line += f": {SENTENCES[mistake]}"
+        checks.append(begun._replace(line=line, mistake=mistake))
     return checks
 
 
-class Bench:
-    """The updates of one device and of several, and how far apart they may be."""
+def judged(step: Any, num_devices, batch_size, seed=0, timeout=0) -> Iterator[Check]:
+    """Yield the checks of a step, to the first that is "wrong" or "unjudged".
 
-    def __init__(self, subject, num_devices: int, batch_size: int, seed: int = 0):
-        self.subject, self.N = subject, num_devices
-        self.even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
-        self.zeros = self.even + 1  # a row after those of an uneven batch
-        # n / N is not N here, so that each mistake has a factor of its own.
-        self.small = num_devices * (3 if num_devices == 2 else 2)
-        ends, start = self.ask("begin", self.even + 1, seed)
-        self.start, self.spread = numpy.frombuffer(start), [0.0] * len(ends)
-        self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
-        self.steps_add = True  # two steps are two calls: no momentum
-
-    def ask(self, *message):
-        """Return the subject's answer. Raises FailedError, GoneError."""
-        answer = self.subject.answer(*message)
-        if isinstance(answer, str):
-            raise FailedError(answer)
-        return answer
-
-    def several(self, rows, start=None, name="step", N=None, lr=LR, **words):
-        """Return what a step adds to the parameters; `replicas`: a row for each."""
-        start = self.start if start is None else start
-        rows, N = [int(row) for row in rows], N or self.N
-        new = self.ask("update", name, start.tobytes(), rows, N, lr, words)
-        updates = numpy.frombuffer(new).reshape(-1, len(start)) - start
-        return updates if name == "replicas" else updates[0]
-
-    def alone(self, rows, start=None, accumulate=None, **words) -> numpy.ndarray:
-        """Return what a step of one device adds. Raises FailedError for nan."""
-        update = self.several(rows, start, N=1, **words)
-        if not numpy.isfinite(update).all():
-            raise FailedError("the parameters of one device are not finite")
-        return update
-
-    def both(self, rows, **words) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """Return the update of several devices, and what it should be."""
-        got = self.several(rows, **words)
-        if words.get("name") == "replicas":
-            return got, got[0]
-        if "steps" in words and self.steps_add:
-            # From the same place: rounding may move a sample over a ReLU's edge.
-            first = self.several(rows)
-            return got, first + self.alone(rows, self.start + first)
-        return got, self.alone(rows, **words)
-
-    def tolerance(self, ref: numpy.ndarray) -> numpy.ndarray:
-        """Return how far from `ref` rounding may take a right update's elements."""
-        # Devices add in another order: ten times the spread of one device over orders,
-        # or n eps of the sum (Higham, 4.2), and half an eps to store a parameter.
-        new, moved = self.start + ref, ref != 0
-        is_single = numpy.mean((new == new.astype("float32"))[moved]) > 0.5
-        eps = numpy.finfo("float32" if is_single else "float64").eps
-        tol = numpy.zeros_like(ref)
-        for part, spread in zip(self.parts, self.spread):
-            if moved[part].any():
-                rounding = (10 * spread + self.even * eps) * abs(ref[part]).max()
-                tol[part] = rounding + eps * abs(new[part]).max()
-        return tol
-
-    def differing(self, got, ref, times: float = 1) -> list[int]:
-        """Return the parameters that are further apart than `times` the tolerance."""
-        far = ~(abs(got - ref) <= times * self.tolerance(ref))  # also where it is nan
-        return [k for k, part in enumerate(self.parts) if far[..., part].any()]
+    A check without a line has begun; this is its verdict if a call fails or the process
+    dies. Raises RunError then.
+    """
+    if timeout:  # a file, in a process of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.path.insert(0, os.path.dirname(step))
+        sys.argv, step = [step], Path(step).stem
+    for check in judge(Bench(step, num_devices, batch_size, seed, timeout)):
+        yield check
+        if check.line and check.verdict in ("wrong", "unjudged"):
+            break
 
 
 def judge(bench: Bench) -> Iterator[Check]:
@@ -165,7 +116,7 @@ def judge(bench: Bench) -> Iterator[Check]:
     }
     for what, updates in known.items():
         chosen, words = calls[what]
-        with suppress(FailedError):  # and so below
+        with suppress(RunError):  # and so below
             one, tol = bench.alone(chosen, **words), bench.tolerance
             gaps = {m: norm(one - u) - norm(tol(u)) for m, u in updates.items()}
             near = [mistake for mistake, gap in gaps.items() if gap < 1e-4 * norm(ref)]
@@ -179,15 +130,12 @@ def judge(bench: Bench) -> Iterator[Check]:
 
     # What is a step of several devices?
     for what, (chosen, words) in calls.items():
+        must = chosen is rows and not words  # every step must answer
+        yield Check(what, "unjudged" if must else "wrong", "")
         try:
             got, one = bench.both(chosen, **words)
-        except (FailedError, GoneError) as error:
-            if chosen is rows and not words:
-                yield Check(what, "unjudged", str(error))
-            elif isinstance(error, GoneError):
-                mistake = "hangs" if "no answer" in str(error) else ""
-                yield Check(what, "wrong", f"{error}: {SENTENCES[mistake]}", mistake)
-            yield Check(what, "skipped", str(error))
+        except RunError as error:
+            yield Check(what, "unjudged" if must else "skipped", str(error))
             continue
         if not bench.differing(got, one, times=4 if "steps" in words else 1):
             far = abs(got - one).max() / abs(one).max()

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy
 from numpy.linalg import norm
 
-from d2lpar.verify.process import FailedError
+from d2lpar.errors import RunError
+from d2lpar.verify.bench import LR
 
 LINES = Path(__file__).with_name("sentences.tsv").read_text("utf-8").splitlines()
-LR = 0.1  # of every step but one, in `judge`
 SENTENCES: dict[str, str] = dict(line.split("\t") for line in LINES)
 
 
@@ -23,10 +23,9 @@ def predict(bench, n: int, right: numpy.ndarray, words: dict, shards) -> dict:
     """
 
     def mean(rows, start=bench.start):  # the update of one device
-        try:
+        with suppress(RunError):  # BatchNorm may want two samples
             return bench.alone(rows, start) if len(rows) else 0 * start
-        except FailedError:  # BatchNorm may want two samples
-            return numpy.nan * start
+        return numpy.nan * start
 
     def part(rows, after=0):  # of the mean over n, after an update
         return len(rows) / n * mean(rows, bench.start + after)
@@ -53,7 +52,6 @@ def predict(bench, n: int, right: numpy.ndarray, words: dict, shards) -> dict:
             "not clipped": [whole],
             "clipped sum": [clip(whole, n * whole)],
             "norm twice": [clip(whole, N**0.5 * whole)],
-            "norms summed": [clip(whole, N * whole)],
             "clipped first": [weighted, of_parts, sum(map(clip, own, own)) / N],
             "own norm": [clip(whole, by) for by in own + parts],
         }
@@ -70,13 +68,12 @@ def predict(bench, n: int, right: numpy.ndarray, words: dict, shards) -> dict:
             "piece not summed": [whole - sum(last) + N * p for p in last],
         }
     left = bench.small / n * mean(range(bench.small))  # of the batch before
-    stale = "idle device" if n < N else "stale gradient"
     return {
         **known,
         "another algorithm": [sum(parts)],
         "dropped rows": [mean(even), part(even)],
         "repeated rows": [mean(rows + rows[:extra]), mean(rows + rows[n - extra :])],
-        "padding": [mean(rows + extra * [bench.zeros])],
+        "padding": [mean(rows + extra * [bench.even + 1])],
         "padded size": [n / (n + extra) * whole],
         "sum of means": [sum(own)],
         "N times": [N * whole, n / max(1, n // N) * whole],
@@ -90,14 +87,16 @@ def predict(bench, n: int, right: numpy.ndarray, words: dict, shards) -> dict:
         "lost sum": [u / N for u in own] + parts,
         "missing device": [whole - p for p in parts],
         "device twice": [whole + p for p in parts],
-        stale: [right + k * left for k in range(1, N + 1)],
+        "idle device" if n < N else "stale gradient": [
+            right + k * left for k in range(1, N + 1)
+        ],
     }
 
 
 def first_wrong(bench, sizes, words: dict) -> tuple | None:
     """Return the first batch size whose step is wrong, that step, and the right one."""
     for n in sizes:
-        with suppress(FailedError):  # this step does not take every size
+        with suppress(RunError):  # this step does not take every size
             bench.several(range(bench.small))  # whose gradient may be left over
             got, ref = bench.both(range(n), **words)
             if bench.differing(got, ref):
@@ -115,10 +114,7 @@ def explain(bench, n: int, words: dict) -> tuple[str, str]:
     wrong = bench.differing(got, ref)
     at = numpy.concatenate([bench.parts[k] for k in wrong])
 
-    def is_near(update):
-        longer = max(1, abs(update).max() / abs(ref).max())  # and so is its rounding
-        return (abs(got - update) <= 3 * longer * bench.tolerance(ref))[at].all()
-
+    tol = 3 * bench.tolerance(ref)[at] / abs(ref).max()  # of an update's length
     rows, N = numpy.arange(n), bench.N
     ways = [
         numpy.array_split(rows, N),
@@ -130,7 +126,7 @@ def explain(bench, n: int, words: dict) -> tuple[str, str]:
         for shards in ways
         for name, updates in predict(bench, n, ref, words, shards).items()
         for k, update in enumerate(updates)
-        if is_near(update)
+        if (abs(got - update)[at] <= tol * numpy.abs([update, ref]).max()).all()
     )
     name, k = next(near, ("", 0))
     ends = [(bench.start + ref)[bench.parts[k]] for k in wrong]
@@ -142,9 +138,8 @@ def explain(bench, n: int, words: dict) -> tuple[str, str]:
         name = "untied"
     elif not name and abs(got - ref)[at].max() < 2**-8 * abs(ref[at]).max():
         name = "half precision"
-    elif name == "mean of means":  # which is right if shards are even
-        if bench.differing(*bench.both(range(bench.small))):
-            name = "another algorithm"
+    elif name == "mean of means" and bench.differing(*bench.both(range(bench.small))):
+        name = "another algorithm"  # a mean of means is right if shards are even
     sentence = SENTENCES[name].format(k=k, n=n, N=N)
     if not name:
         n, got, ref = first_wrong(bench, range(1, n + 1), words) or found

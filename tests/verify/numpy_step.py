@@ -112,7 +112,6 @@ def several(params, X, y, clip_norm, accumulate, shards):
         by = {
             "own norm": means[0],
             "norm twice": scale(N**0.5, whole),
-            "norms summed": scale(N, whole),
             "clipped sum": scale(n, whole),
         }.get(MISTAKE, total)
         total = clip(total, clip_norm, by)

@@ -4,15 +4,15 @@ With D2LPAR_SEEDS=50 the slow test takes the seeds of docs/verify.md: about an h
 """
 
 import os
+import subprocess
 
 import numpy
 import numpy_step
 import programs
 import pytest
 
-from d2lpar.verify import Bench, judge
+from d2lpar.verify import judged
 from d2lpar.verify.mistakes import SENTENCES
-from d2lpar.verify.process import Process, Subject
 
 # These are named in all that does not fit a formula, or in one device's step.
 WITHOUT_FORMULA = {"", "frozen", "untied", "hangs", "unsteady", "unequal", "not finite"}
@@ -27,12 +27,9 @@ KEYS = sorted({*SENTENCES} - WITHOUT_FORMULA - OF_ONE_DEVICE)
 SEEDS = range(50)
 
 
-def last_check(subject, num_devices=2, seed=0):
-    """Judge a step until a check is wrong; returns the last check."""
-    bench = Bench(subject, num_devices, 16 * num_devices, seed)
-    for check in judge(bench):
-        if check.verdict in ("wrong", "unjudged"):
-            break
+def last_check(num_devices=2, seed=0):
+    """Judge the step of NumPy; returns the last check."""
+    *_, check = judged(numpy_step, num_devices, 16 * num_devices, seed)
     return check
 
 
@@ -47,7 +44,7 @@ def test_a_mistake_is_named(mistake, dtype, monkeypatch):
     num_devices = 3 if mistake == "missing device" else 2
     for seed in range(2):
         numpy_step.left.clear()
-        found = last_check(Subject(numpy_step), num_devices, seed)
+        found = last_check(num_devices, seed)
         assert found.mistake == mistake, (seed, found)
 
 
@@ -55,7 +52,7 @@ def test_a_mistake_is_named(mistake, dtype, monkeypatch):
 def test_a_right_step_raises_no_alarm(dtype, num_devices, monkeypatch):
     monkeypatch.setattr(numpy_step, "DTYPE", dtype)
     for seed in SEEDS:
-        found = last_check(Subject(numpy_step), num_devices, seed)
+        found = last_check(num_devices, seed)
         assert found.verdict == "right", (seed, found)
 
 
@@ -68,7 +65,7 @@ def test_two_mistakes_at_once_have_no_name_but_a_smallest_batch(monkeypatch):
         return grads
 
     monkeypatch.setattr(numpy_step, "several", several)
-    found = last_check(Subject(numpy_step))
+    found = last_check()
     assert (found.verdict, found.mistake) == ("wrong", "")
     expected = "parameter 2: no known mistake explains it; a batch of 1 shows it"
     assert found.line == expected
@@ -84,7 +81,7 @@ def test_a_frozen_parameter_may_not_move(monkeypatch):
 
     monkeypatch.setattr(numpy_step, "train", train)
     monkeypatch.delattr(numpy_step, "replicas")
-    found = last_check(Subject(numpy_step))
+    found = last_check()
     assert (found.what, found.mistake) == ("2 devices against one", "frozen")
     assert found.line.startswith("parameter 3: ")
 
@@ -97,7 +94,7 @@ def test_a_mistake_of_some_parameters_names_them(monkeypatch):
         return [grads[0], 2 * grads[1], *grads[2:]]
 
     monkeypatch.setattr(numpy_step, "several", several)
-    found = last_check(Subject(numpy_step))
+    found = last_check()
     assert found.mistake == "N times" and found.line.startswith("parameter 1: ")
 
 
@@ -108,7 +105,7 @@ def test_random_numbers_are_not_judged(monkeypatch):
         return right(params, X * (rng.random(X.shape) > 0.5), y)
 
     monkeypatch.setattr(numpy_step, "gradient", noisy)
-    found = last_check(Subject(numpy_step))
+    found = last_check()
     assert (found.what, found.verdict) == ("two equal calls", "unjudged")
     assert "dropout" in found.line
 
@@ -123,11 +120,12 @@ def test_each_mistake_of_the_table_is_planted():
 @pytest.mark.parametrize("name", programs.RIGHT)
 def test_right_programs_raise_no_alarm(name):
     programs.needs(name)
-    path = str(programs.SUBJECTS / f"{name}.py")
-    process = Process(path, programs.python_of(name), 120)
-    try:
-        for seed in range(int(os.environ.get("D2LPAR_SEEDS", "2"))):
-            found = last_check(process, seed=seed)
-            assert found.verdict in ("right", "skipped"), (seed, found)
-    finally:
-        process.close()
+    code = (
+        "import sys; from d2lpar.verify import judged\n"
+        "for seed in range(int(sys.argv[2])):\n"
+        "    *_, check = judged(sys.argv[1], 2, 32, seed)\n"
+        "    assert check.verdict in ('right', 'skipped'), (seed, check)"
+    )
+    seeds = os.environ.get("D2LPAR_SEEDS", "2")
+    command = [programs.python_of(name), "-c", code, name, seeds]
+    subprocess.run(command, cwd=programs.SUBJECTS, check=True)

@@ -1,0 +1,107 @@
+"""The calls of a step, on vectors of all parameters, and how far they may be apart."""
+
+import importlib
+import signal
+
+import numpy
+
+from d2lpar.errors import RunError, first_line
+
+LR = 0.1  # of every step but one, in `judge`
+
+
+class Bench:
+    """What a step adds to its parameters, on one device and on several."""
+
+    def __init__(self, step, num_devices: int, batch_size: int, seed=0, timeout=0):
+        self.module, self.N, self.timeout = step, num_devices, timeout
+        self.even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
+        # n / N is not N here, so that each mistake has a factor of its own.
+        self.small = num_devices * (3 if num_devices == 2 else 2)
+        self.start = self.call(self.begin, self.even + 1, seed)
+        ends = numpy.cumsum([p.size for p in self.params])
+        self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
+        self.spread = [0.0] * len(self.parts)
+        self.steps_add = True  # two steps are two calls: no momentum
+
+    def call(self, method, *arguments) -> numpy.ndarray:
+        """Return what a method returns. Raises RunError for its errors."""
+        if self.timeout:  # then this process is the step's own, and is to end
+            signal.setitimer(signal.ITIMER_REAL, self.timeout)
+        try:
+            return method(*arguments)
+        except (Exception, SystemExit) as error:
+            line = first_line(error)[:300]
+            raise RunError(f"{type(error).__name__}: {line}") from None
+
+    def begin(self, n, seed):
+        """Make n samples and one of zeros; return the parameters."""
+        if isinstance(self.module, str):
+            self.module = importlib.import_module(self.module)
+        self.params = [numpy.asarray(p) for p in self.module.init(seed)]
+        X_y = [numpy.asarray(a) for a in self.module.batch(n, seed)]
+        if [a.shape[:1] for a in X_y] != [(n,), (n,)]:
+            raise ValueError(f"batch({n}, {seed}) has shapes {[a.shape for a in X_y]}")
+        self.X_y = [numpy.concatenate([a, numpy.zeros_like(a[:1])]) for a in X_y]
+        return self.vector(self.params)
+
+    def vector(self, params):
+        """Return parameters as one vector of float64."""
+        arrays = [numpy.asarray(p, float) for p in params]
+        shapes = [p.shape for p in arrays]
+        if shapes != [p.shape for p in self.params]:
+            raise ValueError(f"parameters of shapes {shapes}, which init does not have")
+        return numpy.concatenate([p.ravel() for p in arrays])
+
+    def update(self, name, start, rows, num_devices, lr, words):
+        """Return what a step adds to the parameters; `replicas`: a row for each."""
+        parts = [start[part] for part in self.parts]
+        params = [
+            a.reshape(p.shape).astype(p.dtype) for a, p in zip(parts, self.params)
+        ]
+        X, y = (a[[*rows]] for a in self.X_y)
+        new = getattr(self.module, name)(params, X, y, num_devices, lr, **words)
+        replicas = new if name == "replicas" else [new]
+        updates = numpy.array([*map(self.vector, replicas)]) - start
+        if num_devices == 1 and not numpy.isfinite(updates).all():
+            raise ArithmeticError("the parameters of one device are not finite")
+        return updates if name == "replicas" else updates[0]
+
+    def several(self, rows, start=None, name="step", N=None, lr=LR, **words):
+        """Return the update of several devices. Raises RunError."""
+        start = self.start if start is None else start
+        return self.call(self.update, name, start, rows, N or self.N, lr, words)
+
+    def alone(self, rows, start=None, accumulate=None, **words) -> numpy.ndarray:
+        """Return the update of one device. Raises RunError, also for nan."""
+        return self.several(rows, start, N=1, **words)
+
+    def both(self, rows, **words) -> tuple[numpy.ndarray, numpy.ndarray]:
+        """Return the update of several devices, and what it should be."""
+        got = self.several(rows, **words)
+        if words.get("name") == "replicas":
+            return got, got[0]
+        if "steps" in words and self.steps_add:
+            # From the same place: rounding may move a sample over a ReLU's edge.
+            first = self.several(rows)
+            return got, first + self.alone(rows, self.start + first)
+        return got, self.alone(rows, **words)
+
+    def tolerance(self, ref: numpy.ndarray) -> numpy.ndarray:
+        """Return how far from `ref` rounding may take a right update's elements."""
+        # Devices add in another order: ten times the spread of one device over orders,
+        # or n eps of the sum (Higham, 4.2), and half an eps to store a parameter.
+        new, moved = self.start + ref, ref != 0
+        is_single = numpy.mean((new == new.astype("float32"))[moved]) > 0.5
+        eps = numpy.finfo("float32" if is_single else "float64").eps
+        tol = numpy.zeros_like(ref)
+        for part, spread in zip(self.parts, self.spread):
+            if moved[part].any():
+                rounding = (10 * spread + self.even * eps) * abs(ref[part]).max()
+                tol[part] = rounding + eps * abs(new[part]).max()
+        return tol
+
+    def differing(self, got, ref, times: float = 1) -> list[int]:
+        """Return the parameters that are further apart than `times` the tolerance."""
+        far = ~(abs(got - ref) <= times * self.tolerance(ref))  # also where it is nan
+        return [k for k, part in enumerate(self.parts) if far[..., part].any()]

@@ -42,22 +42,20 @@ def verify(step: Any, num_devices=2, batch_size=64, *, timeout=60.0) -> list[Che
         found = process.results("d2lpar.verify:judged", job)
     else:
         found = judged(step, **job)
-    begun, checks = Check("a call", "unjudged", ""), []
+    checks = [Check("a call", "unjudged", "")]
     try:
         for check in found:
-            if check.line:
-                checks.append(check)
-            else:
-                begun = check
+            checks.append(check)
     except RunError as error:  # of what every step must answer, or its process died
         line, mistake = str(error), ""
         if isinstance(error, DiedError):
             mistake = "hangs" if "SIGALRM" in line else ""
             line = f"no answer in {timeout:g} s" if mistake else f"its process {line}"
+        begun = [check for check in checks if not check.line][-1]
         if begun.verdict == "wrong":
             line += f": {SENTENCES[mistake]}"
         checks.append(begun._replace(line=line, mistake=mistake))
-    return checks
+    return [check for check in checks if check.line]
 
 
 def judged(step: Any, num_devices, batch_size, seed=0, timeout=0) -> Iterator[Check]:
@@ -77,13 +75,12 @@ def judged(step: Any, num_devices, batch_size, seed=0, timeout=0) -> Iterator[Ch
 
 
 def judge(bench: Bench) -> Iterator[Check]:
-    """Yield checks; those after one that is "wrong" or "unjudged" have no meaning."""
+    """Yield checks of one device, then of several; after a wrong one they mean nothing."""
     N, rows, uneven = bench.N, range(bench.even), range(bench.even + 1)
     ref = bench.alone(rows)
     if not ref.any():
         yield Check("one device", "unjudged", "its step changes no parameter")
-    rng = numpy.random.default_rng(0)
-    orders = [rows, *(rng.permutation(rows) for _ in range(3))]
+    orders = [rows, *(numpy.random.default_rng(k).permutation(rows) for k in range(3))]
     far = numpy.max([abs(bench.alone(order) - ref) for order in orders], axis=0)
     if norm(far) > 0.01 * norm(ref):
         line = SENTENCES["unequal"].format(far=norm(far) / norm(ref))
@@ -127,8 +124,6 @@ def judge(bench: Bench) -> Iterator[Check]:
                 yield Check(what, "wrong", SENTENCES[near[0]], near[0])
     if numpy.mean(abs(abs(ref[ref != 0]) / LR - 1) < 0.01) > 0.9:
         yield Check("the gradient's length", "skipped", SENTENCES["own length"])
-
-    # What is a step of several devices?
     for what, (chosen, words) in calls.items():
         must = chosen is rows and not words  # every step must answer
         yield Check(what, "unjudged" if must else "wrong", "")

@@ -14,7 +14,9 @@ class Bench:
     """What a step adds to its parameters, on one device and on several."""
 
     def __init__(self, step, num_devices: int, batch_size: int, seed=0, timeout=0):
-        self.module, self.N, self.timeout = step, num_devices, timeout
+        self.N, self.timeout = num_devices, timeout
+        is_name = isinstance(step, str)
+        self.module = self.call(importlib.import_module, step) if is_name else step
         self.even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
         # n / N is not N here, so that each mistake has a factor of its own.
         self.small = num_devices * (3 if num_devices == 2 else 2)
@@ -24,20 +26,18 @@ class Bench:
         self.spread = [0.0] * len(self.parts)
         self.steps_add = True  # two steps are two calls: no momentum
 
-    def call(self, method, *arguments) -> numpy.ndarray:
-        """Return what a method returns. Raises RunError for its errors."""
+    def call(self, function, *arguments):
+        """Return what a function returns. Raises RunError for its errors."""
         if self.timeout:  # then this process is the step's own, and is to end
             signal.setitimer(signal.ITIMER_REAL, self.timeout)
         try:
-            return method(*arguments)
+            return function(*arguments)
         except (Exception, SystemExit) as error:
             line = first_line(error)[:300]
             raise RunError(f"{type(error).__name__}: {line}") from None
 
     def begin(self, n, seed):
         """Make n samples and one of zeros; return the parameters."""
-        if isinstance(self.module, str):
-            self.module = importlib.import_module(self.module)
         self.params = [numpy.asarray(p) for p in self.module.init(seed)]
         X_y = [numpy.asarray(a) for a in self.module.batch(n, seed)]
         if [a.shape[:1] for a in X_y] != [(n,), (n,)]:

@@ -75,7 +75,7 @@ def judged(step: Any, num_devices, batch_size, seed=0, timeout=0) -> Iterator[Ch
 
 
 def judge(bench: Bench) -> Iterator[Check]:
-    """Yield checks of one device, then of several; after a wrong one they mean nothing."""
+    """Yield checks of one device, then of several: none after a wrong one counts."""
     N, rows, uneven = bench.N, range(bench.even), range(bench.even + 1)
     ref = bench.alone(rows)
     if not ref.any():

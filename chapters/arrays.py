@@ -108,8 +108,7 @@ for name, (on_host, on_device) in on_both.items():
 # clock twice: when the call returns, as in the notes, and again when the result is
 # available. We also time both copies. One sample is an accident, so we take seven and
 # report the *median* and the *quartiles*, between which the middle half of the samples
-# lies. (The cells use fewer numbers, to be quick; `chapter.measure("arrays",
-# preset="book")` in the last cell takes all 50,000,000.)
+# lies. (The cells use fewer numbers, to be quick.)
 
 
 # %%
@@ -163,8 +162,9 @@ print(f"the call returns after {early / finished:.1%} of the time")
 # is, to append it to the device's queue. No number is computed for this, so the size of
 # the array does not matter (exercise 1). On a processor whose cores are all busy the
 # call can nevertheless return late, because Python's own thread has to wait for a core.
-# The time to compare with NumPy's is the one of the finished work. Chapter 4 is about
-# clocks.
+# The time to compare with NumPy's is the one of the finished work. On a processor it
+# can be several times NumPy's: `2 * x` is a new array each time, and so is its memory
+# (the last cell takes the two apart). Chapter 4 is about clocks.
 #
 # The published time can be checked with arithmetic. A T4 reads and writes its memory at
 # 320 GB/s [2], and each number of 4 bytes is read once and written once.
@@ -183,8 +183,7 @@ chapter.answer("ms that a T4 needs at least", 1e3 * 2 * 4 * 50e6 / 320e9)
 #
 # On a GPU the work itself gets much shorter, but the two copies remain. They cross a
 # link, which for a T4 is PCIe at 16 GB/s or less [2], a twentieth of the bandwidth of
-# its memory. Let us compare what an operation saves with what the trip costs. We count
-# a saving only if the quartiles of host and device do not overlap.
+# its memory. Let us compare what an operation saves with what the trip costs.
 
 
 # %%
@@ -276,9 +275,8 @@ if __name__ == "__main__":
 # > `k * (host - device) > copy there + copy back`. An element-wise operation takes at
 # > least `bytes / bandwidth`, if the numbers are not in a cache.
 #
-# `np.array(x, ctx=device)` copies to a device, and `.asnumpy()` copies back; in
-# between, results stay on the device. A call returns before the work is done, and a
-# clock must take this into account. Bring data to a device once and leave it there.
+# A call returns before the work is done, and a clock must take this into account.
+# Bring data to a device once and leave it there.
 #
 # ## Exercises
 #

@@ -8,7 +8,7 @@
 # **In one sentence.** A device is a queue of work, its name holds within one process
 # only, and whether it is busy shows only while you watch it.
 #
-# The question is not a trivial one. When the authors of *Dive into Deep Learning* (d2l)
+# When the authors of *Dive into Deep Learning* (d2l)
 # timed two GPUs in 2019, `nvidia-smi` listed four GPUs and, on one of them, **two other
 # Python processes** [1]. Their notebook saw two of the four, and does not say which.
 #
@@ -182,11 +182,10 @@ if __name__ == "__main__":
 # > work of at most `u_1 + ... + u_N` devices. CPU contexts do the work of at most as
 # > many cores as the process may use.
 #
-# A device is a place where work is queued and computed: `mx.gpu(i)` or `mx.cpu(i)`. Ask
-# for devices in a way that fails if they do not exist, and watch a training before you
-# time it. The [appendix](../docs/appendix.md#cores-and-peaks-of-a-card) computes the
-# peak of a card from its cores and its clock, and compares its peaks in float32, TF32
-# and 16 bits.
+# Ask for devices in a way that fails if they do not exist, and watch a training before
+# you time it. The [appendix](../docs/appendix.md#cores-and-peaks-of-a-card) computes
+# the peak of a card from its cores and its clock, and compares its peaks in float32,
+# TF32 and 16 bits.
 #
 # ## Exercises
 #

@@ -242,7 +242,7 @@ def on_two_gpus() -> list[Part]:
         run("low_precision", f"{one} {data}", "low_precision/book-gpu1.jsonl", 1),
         run("gan", "--devices=gpu:1 --num-devices=1 --preset=as-published "
             f"--data=cryptopunks --checkpoint-every=200{resume}",
-            "gan/as-published-gpu1.jsonl", 2),
+            "gan/as-published-gpu1.jsonl", 2 if resume else 7),
     ]  # fmt: skip
 
 

@@ -359,8 +359,8 @@ def speedup(cores: Runs, gpus: Runs, ddp: Runs) -> Picture:
     with_graphs = {run.header.gpu_build["cuda_graphs"] for run in gpus}
     graphs = {frozenset([True]): "with", frozenset([False]): "without"}
     words = (
-        f"a step of LeNet, ours on GPUs {graphs[frozenset(with_graphs)]} CUDA graphs; "
-        "dots: pairs of samples, n = 5, lines: medians"
+        f"a step of LeNet, ours on GPUs {graphs[frozenset(with_graphs)]} CUDA graphs, "
+        "TF32 of DDP not named; dots: pairs of samples, n = 5, lines: medians"
     )
     return panels(
         title, words, (cores, [*gpus, *ddp]), (10.4, 4.6),

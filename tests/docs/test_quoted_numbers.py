@@ -34,7 +34,7 @@ def test_every_number_of_the_first_page_links_its_record():
     number = r"\[(\d[\d.]+(?: s)?)\]"
     quoted = re.findall(number + "(?!:)", text)
     linked = re.findall(f"^{number}: figures/", text, re.MULTILINE)
-    assert sorted(quoted) == sorted(linked) and len(linked) == 11
+    assert sorted(quoted) == sorted(linked) and len(linked) == 15
 
 
 def wrong(text):

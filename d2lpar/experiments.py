@@ -280,7 +280,7 @@ _ALL = (
         presets={
             "quick": {
                 "device_counts": [],  # those of --num-devices, which take turns
-                "batch_sizes": [2, 8, 32, 128, 512],
+                "batch_sizes": [8, 32, 128, 512],
                 "samples": 3,
                 "seconds": 0.2,
                 "parts_at": [32, 512],
@@ -377,7 +377,7 @@ _ALL = (
         presets={
             "quick": {
                 **SHARP,
-                "num_epochs": 6,
+                "num_epochs": 5,
                 "global_batch_size": 32,
                 "lr": 3e-3,
                 "width": 16,
@@ -429,7 +429,12 @@ _ALL = (
         "Inference in low precision",
         "infers in bfloat16, float16 and INT8",
         presets={
-            "quick": {**QUICK, "calibration_images": 400, "repeats": 5},
+            "quick": {
+                **QUICK,
+                "num_epochs": 4,
+                "calibration_images": 400,
+                "repeats": 5,
+            },
             "book": {**BOOK, "repeats": 15},
             "dry-run": {
                 "num_epochs": 1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import multiprocessing
 import os
 import shutil
 import signal
@@ -30,6 +31,7 @@ from d2lpar.errors import D2lparError, DiedError, RunError, first_line, is_from_
 log = logging.getLogger("d2lpar")
 
 OUTPUT = "output"  # in the folder for temporary files: what libraries print
+MARK = "D2LPAR_PROCESS"  # that folder, in the environment of all that it starts
 
 
 # In the parent
@@ -54,7 +56,7 @@ def results(
         child = LokyProcess(
             target=_work,
             args=(theirs, scratch, work, dict(job)),
-            env={**(environment or {}), "TMPDIR": scratch},
+            env={**(environment or {}), "TMPDIR": scratch, MARK: scratch},
         )
         child.start()
         theirs.close()
@@ -62,15 +64,16 @@ def results(
         try:
             yield from _received(child, ours, output, timeout)
         except (KeyboardInterrupt, GeneratorExit):
-            child.terminate()
+            if seconds_to_stop:
+                child.terminate()
             with suppress(RunError):  # its last warnings are passed on
                 for _ in _received(child, ours, output, seconds_to_stop):
                     pass
             raise
         finally:
+            _end_all(child.pid, scratch)  # first: a second Ctrl-C may end this
             if child.exitcode is None:
                 os.kill(child.pid, signal.SIGKILL)
-            _end_all(child.pid, scratch)
             child.join()
             ours.close()
 
@@ -107,12 +110,17 @@ def _received(
 
 def _end_all(session: int, scratch: str) -> None:
     """Kill what a process has started, on Linux also in sessions of their own."""
-    mark = f"TMPDIR={scratch}".encode()
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        number = int(environment.parent.name)
-        with suppress(OSError):
-            if number != session and mark in environment.read_bytes().split(b"\0"):
-                os.kill(number, signal.SIGKILL)
+    mark = f"{MARK}={scratch}".encode()
+    for _ in range(100):  # what is started meanwhile is found by the next pass
+        found = False
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            number = int(environment.parent.name)
+            with suppress(OSError):
+                if number != session and mark in environment.read_bytes().split(b"\0"):
+                    found = True
+                    os.kill(number, signal.SIGKILL)
+        if not found:
+            break
     with suppress(OSError):
         os.killpg(session, signal.SIGKILL)
 
@@ -122,8 +130,11 @@ def _crash(status: int, output: Path) -> str:
     if status == -signal.SIGKILL:
         return "killed (signal 9)"
     how = f"status {status}" if status >= 0 else signal.Signals(-status).name
-    said = output.read_text(errors="replace").strip() if output.exists() else ""
-    *_, last = said.split("\n")
+    said = b""
+    with suppress(OSError), output.open("rb") as file:
+        file.seek(max(0, output.stat().st_size - 4096))
+        said = file.read()
+    *_, last = said.decode(errors="replace").strip().split("\n")
     return f"ended with {how}: {last[:300] or 'it printed nothing'}"
 
 
@@ -142,10 +153,12 @@ def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
     """Do the work, and send its results and how it ended."""
     global _pipe
     _pipe = pipe
+    os.set_inheritable(pipe.fileno(), False)  # else its end is not seen, ...
+    os.register_at_fork(after_in_child=pipe.close)
+    multiprocessing.set_start_method(None, force=True)  # not loky's
     # Ctrl-C reaches the parent alone, which then ends this process: MXNet would finish
     # its queue of work first.
     os.setsid()
-    os.register_at_fork(after_in_child=pipe.close)  # so that its end is seen
     threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the terminal is the parent's
     # Libraries print, and so may MXNet's C++ side.
@@ -163,7 +176,7 @@ def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
         _send("end")
     except D2lparError as error:
         _send("error", str(error))
-    except Exception as error:
+    except BaseException as error:
         traceback.print_exc()
         _send(*_told(error))
     # At once: a failed allocation may have damaged MXNet, and what the work has started
@@ -171,7 +184,7 @@ def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
     os._exit(0)
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def _told(error: BaseException) -> tuple[str, str]:
     """Return the kind of message, and in one line why the work failed."""
     line = first_line(error)[:300]
     if isinstance(error, MemoryError):

@@ -245,6 +245,13 @@ def verify(ctx: click.Context, path: str, as_json: bool, **settings) -> None:
     """
     from d2lpar.verify import verify
 
+    name = Path(path).stem
+    if name in getattr(sys, "stdlib_module_names", sys.builtin_module_names):
+        raise click.UsageError(f"{path}: Python has a module {name}; rename the file")
+    if "." in name or Path(path).suffix != ".py":
+        raise click.UsageError(f"{path}: write NAME.py, without another dot")
+    # Those of resource trackers, about workers that have been ended.
+    os.environ["PYTHONWARNINGS"] = "ignore"
     checks = verify(path, **settings)
     if as_json:
         click.echo(json.dumps([check._asdict() for check in checks], indent=1))
@@ -256,6 +263,9 @@ def verify(ctx: click.Context, path: str, as_json: bool, **settings) -> None:
 
 def main() -> None:
     """The console script."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started it
+            setattr(sys, name, open(os.devnull, "r+"))
     # Figures are drawn into files. Another backend may need a screen, or not exist.
     os.environ["MPLBACKEND"] = "agg"
     guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))

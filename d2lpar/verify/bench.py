@@ -1,5 +1,6 @@
 """The calls of a step, on vectors of all parameters, and how far they may be apart."""
 
+import faulthandler
 import importlib
 import signal
 
@@ -23,13 +24,15 @@ class Bench:
         self.start = self.call(self.begin, self.even + 1, seed)
         ends = numpy.cumsum([p.size for p in self.params])
         self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
-        self.spread = [0.0] * len(self.parts)
+        self.spread = self.size = [0.0] * len(self.parts)
+        self.few = 0.0  # the share of a parameter's elements that may be further apart
         self.steps_add = True  # two steps are two calls: no momentum
 
     def call(self, function, *arguments):
         """Return what a function returns. Raises RunError for its errors."""
         if self.timeout:  # then this process is the step's own, and is to end
             signal.setitimer(signal.ITIMER_REAL, self.timeout)
+            faulthandler.dump_traceback_later(self.timeout + 1, exit=True, file=2)
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:
@@ -90,18 +93,21 @@ class Bench:
     def tolerance(self, ref: numpy.ndarray) -> numpy.ndarray:
         """Return how far from `ref` rounding may take a right update's elements."""
         # Devices add in another order: ten times the spread of one device over orders,
-        # or n eps of the sum (Higham, 4.2), and half an eps to store a parameter.
+        # or n eps of the sum or of what cancels in it (Higham, 4.2), and half an eps to
+        # store a parameter.
         new, moved = self.start + ref, ref != 0
         is_single = numpy.mean((new == new.astype("float32"))[moved]) > 0.5
         eps = numpy.finfo("float32" if is_single else "float64").eps
         tol = numpy.zeros_like(ref)
-        for part, spread in zip(self.parts, self.spread):
+        for part, spread, size in zip(self.parts, self.spread, self.size):
             if moved[part].any():
-                rounding = (10 * spread + self.even * eps) * abs(ref[part]).max()
+                most = abs(ref[part]).max()
+                rounding = 10 * spread * most + self.even * eps * max(most, size)
                 tol[part] = rounding + eps * abs(new[part]).max()
         return tol
 
     def differing(self, got, ref, times: float = 1) -> list[int]:
         """Return the parameters that are further apart than `times` the tolerance."""
         far = ~(abs(got - ref) <= times * self.tolerance(ref))  # also where it is nan
-        return [k for k, part in enumerate(self.parts) if far[..., part].any()]
+        shares = [far[..., part].sum() / (part.size or 1) for part in self.parts]
+        return [k for k, share in enumerate(shares) if share > self.few]

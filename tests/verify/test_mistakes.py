@@ -71,6 +71,31 @@ def test_two_mistakes_at_once_have_no_name_but_a_smallest_batch(monkeypatch):
     assert found.line == expected
 
 
+def test_gradients_that_cancel_are_not_judged_by_their_sum(monkeypatch):
+    zeros, draw = [0 * p for p in numpy_step.init(0)], numpy_step.batch
+
+    def batch(n, seed):
+        return draw(n, seed)[0], numpy.arange(n) % 3
+
+    monkeypatch.setattr(numpy_step, "init", lambda seed: zeros)
+    monkeypatch.setattr(numpy_step, "batch", batch)
+    for seed in SEEDS:
+        assert last_check(seed=seed).verdict == "right"
+
+
+def test_a_step_like_adams_may_clip(monkeypatch):
+    right = numpy_step.train
+
+    def train(params, *rest):
+        news = right(params, *rest)
+        moves = [[new - p for new, p in zip(ps, params)] for ps in news]
+        return [[p + 0.1 * numpy.sign(d) for p, d in zip(params, ds)] for ds in moves]
+
+    monkeypatch.setattr(numpy_step, "train", train)
+    for seed in range(5):
+        assert last_check(seed=seed).verdict == "right"
+
+
 def test_a_frozen_parameter_may_not_move(monkeypatch):
     right = numpy_step.train
 

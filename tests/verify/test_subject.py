@@ -16,7 +16,7 @@ from d2lpar.verify import verify
 
 HERE = Path(__file__).parent
 STEP = """
-import multiprocessing, numpy, os, subprocess, sys, time
+import multiprocessing, numpy, os, signal, subprocess, sys, time
 
 def init(seed):
     {init}
@@ -47,6 +47,9 @@ def step_file(folder, init="pass", batch="pass", step="pass"):
         ("init", "time.sleep(60)", "no answer in 3 s"),
         ("init", "import no_framework", "No module named 'no_framework'"),
         ("init", "os.fork() or time.sleep(60); exit('enough')", "SystemExit: enough"),
+        ("step", "os.system('sleep 60')", "no answer in 3 s"),
+        ("step", "signal.signal(14, signal.SIG_IGN); time.sleep(60)", "with status 1"),
+        ("step", "raise KeyboardInterrupt('mine')", "KeyboardInterrupt: mine"),
         ("init", "return [numpy.full(3, numpy.nan)]", "one device are not finite"),
         ("init", "x = (", "SyntaxError: "),
         ("batch", "return numpy.ones((3, 3)), numpy.ones(3)", "has shapes [(3, 3), "),
@@ -65,7 +68,7 @@ def step_file(folder, init="pass", batch="pass", step="pass"):
 )  # fmt: skip
 def test_what_cannot_be_judged_has_one_line(where, lines, said, tmp_path):
     path = step_file(tmp_path, **{where: lines})
-    *rest, check = verify(path, timeout=3 if "sleep(60)" in lines else 60)
+    *rest, check = verify(path, timeout=3 if "sleep" in lines else 60)
     assert check.verdict == "unjudged" and {c.verdict for c in rest} <= {"skipped"}
     assert said in check.line and "\n" not in check.line and len(check.line) < 350
 
@@ -77,6 +80,7 @@ def test_what_cannot_be_judged_has_one_line(where, lines, said, tmp_path):
         "right[0] = right[0].astype('longdouble')",
         "X *= 0; params[0] *= 0",
         "os.chdir('/')",
+        "multiprocessing.Process(target=time.sleep, args=(60,)).start()",
     ],
 )
 def test_what_does_no_harm(lines, tmp_path):
@@ -104,6 +108,12 @@ def test_what_several_devices_cannot_do_is_skipped(tmp_path):
     skipped = {c.what: c.line for c in checks if c.verdict == "skipped"}
     assert skipped["an uneven batch"] == "ValueError: uneven"
     assert checks[-1].verdict == "right"
+
+
+def test_a_name_of_pythons_is_refused(tmp_path):
+    path = step_file(tmp_path).rename(tmp_path / "queue.py")
+    done = CliRunner().invoke(command, ["verify", str(path)])
+    assert done.exit_code == 2 and "rename the file" in done.output
 
 
 def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):

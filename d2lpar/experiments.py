@@ -429,12 +429,7 @@ _ALL = (
         "Inference in low precision",
         "infers in bfloat16, float16 and INT8",
         presets={
-            "quick": {
-                **QUICK,
-                "num_epochs": 4,
-                "calibration_images": 400,
-                "repeats": 5,
-            },
+            "quick": {**QUICK, "calibration_images": 400, "repeats": 5},
             "book": {**BOOK, "repeats": 15},
             "dry-run": {
                 "num_epochs": 1,

@@ -29,10 +29,9 @@ class Check(NamedTuple):
 def verify(step: Any, num_devices=2, batch_size=64, *, timeout=60.0) -> list[Check]:
     """Judge a step on `num_devices` devices against one.
 
-    `step` is a file, which runs in a process of its own and has `timeout` seconds for
-    each call, or an object with its functions, which are called here. `batch_size` is
-    rounded to a multiple of twice the devices. Returns the checks: the step is right
-    unless the last one is "wrong" or "unjudged".
+    `step` is a file, which runs in a process of its own, `timeout` seconds for a call,
+    or an object with its functions. `batch_size` is rounded to a multiple of twice the
+    devices. The step is right unless the last check is "wrong" or "unjudged".
     """
     job = {"num_devices": num_devices, "batch_size": batch_size}
     if isinstance(step, (str, os.PathLike)):
@@ -61,11 +60,9 @@ def verify(step: Any, num_devices=2, batch_size=64, *, timeout=60.0) -> list[Che
 def judged(step: Any, num_devices, batch_size, seed=0, timeout=0) -> Iterator[Check]:
     """Yield the checks of a step, to the first that is "wrong" or "unjudged".
 
-    A check without a line has begun; this is its verdict if a call fails or the process
-    dies. Raises RunError then.
+    One without a line has begun: its verdict if the process dies. Raises RunError.
     """
     if timeout:  # a file, in a process of its own
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.path.insert(0, os.path.dirname(step))
         sys.argv, step = [step], Path(step).stem
     for check in judge(Bench(step, num_devices, batch_size, seed, timeout)):
@@ -81,14 +78,9 @@ def judge(bench: Bench) -> Iterator[Check]:
     if not ref.any():
         yield Check("one device", "unjudged", "its step changes no parameter")
     orders = [rows, *(numpy.random.default_rng(k).permutation(rows) for k in range(3))]
-    far = numpy.max([abs(bench.alone(order) - ref) for order in orders], axis=0)
-    if norm(far) > 0.01 * norm(ref):
-        line = SENTENCES["unequal"].format(far=norm(far) / norm(ref))
-        yield Check("two equal calls", "unjudged", line)
-    largest = [abs(ref[part]).max(initial=0) or 1 for part in bench.parts]
-    bench.spread = [far[p].max(initial=0) / k for p, k in zip(bench.parts, largest)]
-
-    clip_norm = norm(ref) / LR / (4 * N)  # below the norm of each device
+    bench.far = numpy.max([abs(bench.alone(o) - ref) for o in orders], axis=0)
+    if (far := norm(bench.far) / (norm(ref) or 1)) > 0.01:
+        yield Check("two equal calls", "unjudged", SENTENCES["unequal"].format(far=far))
     calls: dict[str, tuple[Any, dict]] = {
         f"{N} devices against one": (rows, {}),
         "replicas": (rows, {"name": "replicas"}),
@@ -99,12 +91,11 @@ def judge(bench: Bench) -> Iterator[Check]:
         "an uneven batch": (uneven, {}),
         "fewer samples than devices": (range(N - 1), {}),
         "two steps": (rows, {"steps": 2}),
-        "clipping": (rows, {"clip_norm": clip_norm}),
+        "clipping": (rows, {"clip_norm": norm(ref) / LR / (4 * N)}),  # below each norm
         "accumulation": (rows, {"accumulate": 2}),
         "uneven accumulation": (uneven, {"accumulate": 2}),
         "the first batch again": (rows, {}),
     }
-    # What is a step of one device: plain SGD, with a mistake, or something else?
     second, cut = bench.alone(rows, bench.start + ref), ref / (4 * N)
     known = {
         "the batch twice": {"": ref, "not divided": 2 * ref, "divided twice": ref / 2},
@@ -118,8 +109,7 @@ def judge(bench: Bench) -> Iterator[Check]:
             del known["clipping"]["not clipped"]  # it does not show
             bench.few = 0.02  # rounding may turn the step of a tiny gradient around
             yield Check("the gradient's length", "skipped", SENTENCES["own length"])
-        single = numpy.max([abs(bench.alone([k])) for k in range(4)], axis=0)
-        bench.size = [single[part].max(initial=0) for part in bench.parts]
+        bench.most = numpy.max([abs(bench.alone([k])) for k in range(4)], axis=0)
     for what, updates in known.items():
         chosen, words = calls[what]
         with suppress(RunError):

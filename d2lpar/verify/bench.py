@@ -24,7 +24,7 @@ class Bench:
         self.start = self.call(self.begin, self.even + 1, seed)
         ends = numpy.cumsum([p.size for p in self.params])
         self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
-        self.spread = self.size = [0.0] * len(self.parts)
+        self.far = self.most = 0 * self.start  # of orders, of samples
         self.few = 0.0  # the share of a parameter's elements that may be further apart
         self.steps_add = True  # two steps are two calls: no momentum
 
@@ -35,9 +35,8 @@ class Bench:
             faulthandler.dump_traceback_later(self.timeout + 1, exit=True, file=2)
         try:
             return function(*arguments)
-        except (Exception, SystemExit) as error:
-            line = first_line(error)[:300]
-            raise RunError(f"{type(error).__name__}: {line}") from None
+        except (Exception, SystemExit) as e:
+            raise RunError(f"{type(e).__name__}: {first_line(e)}"[:300]) from None
 
     def begin(self, n, seed):
         """Make n samples and one of zeros; return the parameters."""
@@ -99,10 +98,10 @@ class Bench:
         is_single = numpy.mean((new == new.astype("float32"))[moved]) > 0.5
         eps = numpy.finfo("float32" if is_single else "float64").eps
         tol = numpy.zeros_like(ref)
-        for part, spread, size in zip(self.parts, self.spread, self.size):
+        for part in self.parts:
             if moved[part].any():
-                most = abs(ref[part]).max()
-                rounding = 10 * spread * most + self.even * eps * max(most, size)
+                most = max(abs(ref[part]).max(), self.most[part].max())
+                rounding = 10 * self.far[part].max() + self.even * eps * most
                 tol[part] = rounding + eps * abs(new[part]).max()
         return tol
 

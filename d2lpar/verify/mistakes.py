@@ -18,10 +18,7 @@ SENTENCES: dict[str, str] = dict(line.split("\t") for line in LINES)
 
 
 def predict(bench, n: int, right: numpy.ndarray, words: dict, shards) -> dict:
-    """Return what each mistake makes of n samples, split into these shards.
-
-    A list has an update for each device, or for each way to make the mistake.
-    """
+    """Return what each mistake makes of n samples: by device, or by way to make it."""
 
     def mean(rows, start=bench.start):  # the update of one device
         with suppress(RunError):  # BatchNorm may want two samples

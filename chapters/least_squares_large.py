@@ -246,6 +246,7 @@ for num_rows in row_counts:
         memory[way.__name__].append(mib)
         times[way.__name__].append(seconds)
         print(f"  {way.__name__:18}{seconds:6.2f} s{mib:6.0f} MiB more  {error:.6f}")
+del few, large  # and their files, which a kernel may leave behind
 figure = Figure(figsize=(6, 3.2), layout="constrained")
 axes = figure.subplots()
 for name, mib in memory.items():
@@ -304,6 +305,7 @@ for method in ("cgls", "normal", "tsqr"):
         files = [(p.A.filename, p.b) for p in problems]
         found = fresh_process.submit(matrices, method, *files).result()
     print(f"{method:6} on two contexts: memory of {found:4.1f} matrices of n x n")
+del problems
 
 # %% [markdown]
 # Two blocks on each device account for one such matrix. CGLS keeps no n x n matrix. The

@@ -163,8 +163,8 @@ print(f"the call returns after {early / finished:.1%} of the time")
 # the array does not matter (exercise 1). On a processor whose cores are all busy the
 # call can nevertheless return late, because Python's own thread has to wait for a core.
 # The time to compare with NumPy's is the one of the finished work. On a processor it
-# can be several times NumPy's: `2 * x` is a new array each time, and so is its memory
-# (the last cell takes the two apart). Chapter 4 is about clocks.
+# can be several times NumPy's; the last cell repeats it in place, without a new array.
+# Chapter 4 is about clocks.
 #
 # The published time can be checked with arithmetic. A T4 reads and writes its memory at
 # 320 GB/s [2], and each number of 4 bytes is read once and written once.

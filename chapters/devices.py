@@ -8,9 +8,9 @@
 # **In one sentence.** A device is a queue of work, its name holds within one process
 # only, and whether it is busy shows only while you watch it.
 #
-# When the authors of *Dive into Deep Learning* (d2l)
-# timed two GPUs in 2019, `nvidia-smi` listed four GPUs and, on one of them, **two other
-# Python processes** [1]. Their notebook saw two of the four, and does not say which.
+# When the authors of *Dive into Deep Learning* (d2l) timed two GPUs in 2019,
+# `nvidia-smi` listed four GPUs and, on one of them, **two other Python processes** [1].
+# Their notebook saw two of the four, and does not say which.
 #
 # Run this chapter as a notebook, or as `python chapters/devices.py`. `d2lpar devices`
 # prints the same summary in a terminal.

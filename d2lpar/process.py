@@ -153,7 +153,8 @@ def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
     """Do the work, and send its results and how it ended."""
     global _pipe
     _pipe = pipe
-    os.set_inheritable(pipe.fileno(), False)  # else its end is not seen, ...
+    # What the work starts may not hold the pipe: the parent would not see its end.
+    os.set_inheritable(pipe.fileno(), False)
     os.register_at_fork(after_in_child=pipe.close)
     multiprocessing.set_start_method(None, force=True)  # not loky's
     # Ctrl-C reaches the parent alone, which then ends this process: MXNet would finish

@@ -3,12 +3,12 @@
     pip install -e '.[peers]'
     python benchmarks/peers/d2l_pytorch.py --threads 2 --num-epochs 3
 
-The functions are copied from that section of d2l 1.0.3, and from earlier sections where
-it calls theirs (`d2l.sgd`, `d2l.load_data_fashion_mnist`, ...). They keep the book's
-transforms and its four worker processes, and are not tuned. We changed two things:
-files are read from disk, where the book downloads them, and the clock waits for every
-GPU, not only for the current one. Needs torchvision, but not d2l. Prints a JSON line
-per epoch.
+The functions are copied from that section of d2l 1.0.3 and from the earlier sections
+that define what it calls (`d2l.sgd`, `d2l.load_data_fashion_mnist`, ...). They keep the
+book's transforms and its four worker processes, and are not tuned. We changed two
+things: the files are read from disk instead of being downloaded, and the clock waits
+for every GPU, not only for the current one. Needs torchvision, but not d2l. Prints a
+JSON line per epoch.
 """
 
 import time

@@ -250,8 +250,6 @@ def verify(ctx: click.Context, path: str, as_json: bool, **settings) -> None:
         raise click.UsageError(f"{path}: Python has a module {name}; rename the file")
     if "." in name or Path(path).suffix != ".py":
         raise click.UsageError(f"{path}: write NAME.py, without another dot")
-    # Those of resource trackers, about workers that have been ended.
-    os.environ["PYTHONWARNINGS"] = "ignore"
     checks = verify(path, **settings)
     if as_json:
         click.echo(json.dumps([check._asdict() for check in checks], indent=1))
@@ -268,6 +266,8 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "r+"))
     # Figures are drawn into files. Another backend may need a screen, or not exist.
     os.environ["MPLBACKEND"] = "agg"
+    # Those of resource trackers, about workers that `verify` has ended.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning")
     guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))
 
 

@@ -58,10 +58,7 @@ def verify(step: Any, num_devices=2, batch_size=64, *, timeout=60.0) -> list[Che
 
 
 def judged(step: Any, num_devices, batch_size, seed=0, timeout=0) -> Iterator[Check]:
-    """Yield the checks of a step, to the first that is "wrong" or "unjudged".
-
-    One without a line has begun: its verdict if the process dies. Raises RunError.
-    """
+    """Yield checks; one without a line has begun. Raises RunError if the step dies."""
     if timeout:  # a file, in a process of its own
         sys.path.insert(0, os.path.dirname(step))
         sys.argv, step = [step], Path(step).stem

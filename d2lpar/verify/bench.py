@@ -2,6 +2,7 @@
 
 import faulthandler
 import importlib
+import inspect
 import signal
 
 import numpy
@@ -57,10 +58,8 @@ class Bench:
 
     def update(self, name, start, rows, num_devices, lr, words):
         """Return what a step adds to the parameters; `replicas`: a row for each."""
-        parts = [start[part] for part in self.parts]
-        params = [
-            a.reshape(p.shape).astype(p.dtype) for a, p in zip(parts, self.params)
-        ]
+        old = [start[part] for part in self.parts]
+        params = [a.reshape(p.shape).astype(p.dtype) for a, p in zip(old, self.params)]
         X, y = (a[[*rows]] for a in self.X_y)
         new = getattr(self.module, name)(params, X, y, num_devices, lr, **words)
         replicas = new if name == "replicas" else [new]
@@ -72,6 +71,11 @@ class Bench:
     def several(self, rows, start=None, name="step", N=None, lr=LR, **words):
         """Return the update of several devices. Raises RunError."""
         start = self.start if start is None else start
+        function = getattr(self.module, name, None)
+        if function is None:
+            raise RunError(f"the file defines no function `{name}`")
+        if lacking := words.keys() - inspect.signature(function).parameters:
+            raise RunError(f"`{name}` has no argument `{lacking.pop()}`")
         return self.call(self.update, name, start, rows, N or self.N, lr, words)
 
     def alone(self, rows, start=None, accumulate=None, **words) -> numpy.ndarray:
@@ -91,9 +95,8 @@ class Bench:
 
     def tolerance(self, ref: numpy.ndarray) -> numpy.ndarray:
         """Return how far from `ref` rounding may take a right update's elements."""
-        # Devices add in another order: ten times the spread of one device over orders,
-        # or n eps of the sum or of what cancels in it (Higham, 4.2), and half an eps to
-        # store a parameter.
+        # Ten times the spread of one device over orders, n eps of the sum or of what
+        # cancels in it (Higham, 4.2), and half an eps to store a parameter.
         new, moved = self.start + ref, ref != 0
         is_single = numpy.mean((new == new.astype("float32"))[moved]) > 0.5
         eps = numpy.finfo("float32" if is_single else "float64").eps

@@ -110,6 +110,15 @@ def test_what_several_devices_cannot_do_is_skipped(tmp_path):
     assert checks[-1].verdict == "right"
 
 
+def test_an_argument_is_obeyed_only_if_it_has_a_name(tmp_path):
+    path = step_file(tmp_path)
+    path.write_text(
+        path.read_text().replace("num_devices, lr)", "num_devices, lr, **_)")
+    )
+    *_, check = verify(path)
+    assert check.verdict == "right"
+
+
 def test_a_name_of_pythons_is_refused(tmp_path):
     path = step_file(tmp_path).rename(tmp_path / "queue.py")
     done = CliRunner().invoke(command, ["verify", str(path)])

@@ -129,7 +129,7 @@ def main() -> None:
             print(f"{where}: {1e3 * min(seconds):.3f} ms", flush=True)
         for n, records in lines.items():
             head = header(peer, n, args)
-            files.write(args.out / f"{files.run_name(head)}.jsonl", head, records)
+            files.write(args.out / f"{head.preset}-{files.run_name(head)}.jsonl", head, records)
 
 
 if __name__ == "__main__":

@@ -163,8 +163,7 @@ print(f"the call returns after {early / finished:.1%} of the time")
 # the array does not matter (exercise 1). On a processor whose cores are all busy the
 # call can nevertheless return late, because Python's own thread has to wait for a core.
 # The time to compare with NumPy's is the one of the finished work. On a processor it
-# can be several times NumPy's; the last cell repeats it in place, without a new array.
-# Chapter 4 is about clocks.
+# can be several times NumPy's. Chapter 4 is about clocks.
 #
 # The published time can be checked with arithmetic. A T4 reads and writes its memory at
 # 320 GB/s [2], and each number of 4 bytes is read once and written once.
@@ -254,20 +253,6 @@ chapter.score()
 # non_blocking=True)`. MXNet has the context `mx.cpu_pinned()`. It queues a copy from
 # one MXNet array to another like any other operation, whereas `np.array` waits until it
 # has copied a NumPy array. Exercise 5 computes what overlapping saves.
-#
-# ## On the devices of a run
-#
-# The last cell repeats the doubling on every device that the flags select, once with a
-# new result array and once in place. It prints both clocks.
-
-# %%
-if __name__ == "__main__":
-    runs = chapter.measure("arrays")
-
-# %% [markdown]
-# "As written" and "in place" differ only in the new array. Its cost depends on whether
-# MXNet has kept memory of this size or must ask the operating system for it, so it can
-# differ between two contexts of one processor (rule 5 of Chapter 4).
 #
 # ## Summary
 #

@@ -538,16 +538,9 @@ assert rare[1] < quartiles["every step, outer momentum"][0]
 # devices average in every step (the second assertion), so a fair comparison gives both
 # sides a momentum; and then rare averages cost accuracy (the third).
 #
-# ## Measured by the package
-#
 # `d2lpar.local_sgd` trains in the same way, with all parameters in one bucket, and
 # `benchmarks/local_sgd.py` made the record above.
-
-# %%
-if __name__ == "__main__":
-    chapter.measure("communication")
-
-# %% [markdown]
+#
 # ## Summary
 #
 # > **Takeaway.** With N devices and P parameters of 4 bytes, all devices together send

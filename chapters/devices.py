@@ -167,13 +167,14 @@ chapter.score()
 #
 # ## The devices of a run
 #
-# Finally, we list the devices that the command-line flags select. The name of each one
-# says what computes there, for example `cpu(0) (1 thread of 2 cores)`, or the model of
-# a GPU. The record of a run has the same names.
+# Finally, we list the devices that `d2lpar run` selects by itself: every GPU that MXNet
+# can use, or one CPU context per core. The name of each device says what computes
+# there, for example `cpu(0) (1 thread of 2 cores)`, or the model of a GPU. The record
+# of a run has the same names.
 
 # %%
-if __name__ == "__main__":
-    runs = chapter.measure("devices")
+for device in devices.parse("auto"):
+    print(devices.label(device))
 
 # %% [markdown]
 # ## Summary

@@ -611,10 +611,10 @@ assert times["2 GPUs, synchronised BatchNorm"].median > 1.5 * both.median
 # ## Training, measured
 #
 # Finally, we train on the drawn faces with 1, 2, ... devices, and animate the faces of
-# eight noises. Ctrl-C leaves a checkpoint, `--resume last` continues from it, and
-# `d2lpar sample` draws from it. The presets differ in networks and steps: `quick` draws
-# heads with hair, `book` faces, both on two cores; `sharp` and `as-published`, the
-# notebook's recipe, are meant for GPUs.
+# eight noises. Ctrl-C leaves a checkpoint, and `--resume last` continues from it. The
+# presets differ in networks and steps: `quick` draws heads with hair, `book` faces,
+# both on two cores; `sharp` and `as-published`, the notebook's recipe, are meant for
+# GPUs.
 
 # %%
 if __name__ == "__main__":

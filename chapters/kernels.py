@@ -301,18 +301,6 @@ print("accepted:", *(accepted or ["neither"]))
 # Where neither is accepted, the bytes do not explain the times of these two kernels,
 # and we must not use write-allocate to explain other times of the same machine.
 #
-# The next cell measures y = 2 x and the update by kernels and by MXNet's operators, on
-# all devices at once, and y = 2 x by NumPy with one thread. Each device has its own
-# 5,000,000 numbers, and NumPy has those of one device. Therefore divide each time by
-# the numbers that were processed before you compare NumPy with two devices.
-
-# %%
-if __name__ == "__main__":
-    runs = chapter.measure("kernels")
-
-# %% [markdown]
-# Rows whose quartiles overlap cannot be ranked.
-#
 # One machine's numbers say little about another one. Here are records of one core of an
 # AMD EPYC and of an H200, with arrays of 50,000,000 numbers, 200 MB, which are larger
 # than the usual caches. All rows process the same amount of data, on the core with one

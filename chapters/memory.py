@@ -426,8 +426,9 @@ assert all(line for variant in list(variants)[1:] for _, line, _ in rows[variant
 # machine. CPU contexts share the memory of the host, so they show the same number.
 
 # %%
-if __name__ == "__main__":
-    runs = chapter.measure("memory")
+here = devices.parse("auto")
+for device, free in zip(here, estimate.free_memory(here)):
+    print(f"free on {device}: {free / 2**30:.1f} GiB")
 
 # %% [markdown]
 # ## Summary

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from d2lpar.errors import RecordError
-from d2lpar.records.atomic import replacing
+from d2lpar.records.atomic import cell_output, replacing
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import number
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
 
 
-PREDICTIONS = Path("runs", "predictions.jsonl")
 _guesses: dict[str, float | str] = {}  # that no answer has met yet
 _good: list[bool] = []  # of each guess that was answered
 
@@ -51,8 +50,8 @@ def answer(what: str, value: float | str) -> None:
         text += f" (you said {shown}: {off})"
         line = {"what": what, "guess": guess, "answer": value, "good": good}
         line["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        PREDICTIONS.parent.mkdir(exist_ok=True)
-        with PREDICTIONS.open("a", encoding="utf-8") as file:
+        path = cell_output("predictions.jsonl")
+        with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     if in_notebook():
         from IPython.display import display
@@ -114,9 +113,11 @@ def record(name: str) -> Run:
 
 
 def show(figure: Figure, name: str) -> None:
-    """Write a Matplotlib figure to runs/NAME.png, and show it in a notebook."""
-    path = PREDICTIONS.with_name(f"{name}.png")
-    path.parent.mkdir(exist_ok=True)
+    """Write a Matplotlib figure as NAME.png, and show it in a notebook.
+
+    Raises OSError where the output folder cannot be written.
+    """
+    path = cell_output(f"{name}.png")
     with replacing(path) as tmp:
         figure.savefig(tmp, dpi=120, format="png")
     if in_notebook():

@@ -11,7 +11,7 @@ A device string is one of::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -216,15 +216,6 @@ def label(device: Device | mx.Context) -> str:
     threads = omp_threads()
     used = plural(threads, "thread") if threads else "threads unset"
     return f"cpu({device.device_id}) ({used} of {plural(usable_cores(), 'core')})"
-
-
-def report(devices: Sequence[mx.Context]) -> Iterator[str]:
-    """Yield lines of text: the cards of this machine, and these contexts' labels."""
-    from d2lpar.machine import cards
-
-    yield from cards.as_text(cards.machine()).splitlines()
-    labels = ", ".join(map(label, devices))
-    yield f"a run on {plural(len(devices), 'device')} uses {labels}"
 
 
 def try_gpu(i: int = 0) -> mx.Context:

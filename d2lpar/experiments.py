@@ -18,8 +18,17 @@ if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
     from d2lpar.records.result import Result
 
-# Records' names tell these settings, because they make another recipe.
-NAMED = ("sync_batch_norm", "d_norm")
+# What --data calls the data sets that headers name.
+DATA_FLAGS = {
+    "fashion-mnist": "fashion-mnist",
+    "fashion-mnist-sample": "sample",
+    "cryptopunks": "cryptopunks",
+    "synthetic-punks": "synthetic",
+}
+# Settings in which the runs of one sweep may differ.
+MAY_DIFFER = {"resumed_at", "device_counts"}
+# Sizes that older versions measured on one device count only, a row for each.
+MAY_DIFFER |= {"per_device_batch_sizes", "largest_copy", "copies"}
 
 
 @dataclass(frozen=True)
@@ -27,9 +36,8 @@ class Experiment:
     """What a chapter measures: all that the command line knows of it.
 
     `measure` names ``f(num_devices, *, devices, seed, data, **settings)``, which yields
-    a record's lines, or else `report` ``f(devices, **settings)``, lines of text.
-    `presets` hold settings, with those of `load` under "data"; `variants` has those of
-    each method.
+    a record's lines. `presets` hold settings, with those of `load` under "data";
+    `variants` has those of each method.
     """
 
     name: str
@@ -37,9 +45,8 @@ class Experiment:
     title: str
     about: str  # what is measured, in one clause
     presets: Mapping[str, dict]
-    measure: str = ""
+    measure: str
     measure_with_workers: str = ""  # `measure` with ``workers=``, for `d2lpar launch`
-    report: str = ""
     load: str = ""
     locate: str = ""  # ``f(name, data_dir)`` settles which data set --data names
     datasets: Sequence[str] = ()  # what --data may name, beside auto
@@ -67,8 +74,7 @@ class Experiment:
     def takes(self, preset: str, dry_run: bool = False) -> set[str]:
         """Return the settings that apply; those of a preset can be replaced."""
         takes = {"devices", "num_devices", "preset", "dry_run", "out", "data"}
-        if self.measure:
-            takes |= {"threads", "tf32", "deterministic", "seed", "repeats"}
+        takes |= {"threads", "deterministic", "seed", "repeats"}
         if self.locate:
             takes.add("data_dir")
         if self.start:
@@ -77,31 +83,23 @@ class Experiment:
             takes |= self.presets.get("dry-run", {}).keys()
         return takes | self.presets[preset].keys()
 
-    def unused(self, given: Mapping[str, object]) -> dict[str, str]:
-        """Return why a setting does not apply, by its name; `given` have values."""
-        why = {}
+    def refuse_unused(self, given: Mapping[str, object]) -> None:
+        """Raise :class:`SettingError` for a setting that does not apply."""
         preset = str(given.get("preset", "quick"))
         if preset not in self.presets or preset == "dry-run":
             choices = ", ".join(p for p in self.presets if p != "dry-run")
-            why["preset"] = f"--preset {preset}: {self.name} takes {choices}"
-            preset = "quick"
+            raise SettingError(f"--preset {preset}: {self.name} takes {choices}")
         data = given.get("data", "auto")
         if data not in ("auto", *self.datasets):
             choices = ", ".join(("auto", *self.datasets))
-            why["data"] = f"--data {data}: {self.name} takes {choices}"
+            raise SettingError(f"--data {data}: {self.name} takes {choices}")
         for name in given.keys() - self.takes(preset, bool(given.get("dry_run"))):
             flag = f"--{name.replace('_', '-')}"
             value = "" if given[name] is True else f" {given[name]}"
-            why[name] = (
+            raise SettingError(
                 f"{flag}{value}: does not apply to {self.name} with preset {preset}; "
                 "leave it out"
             )
-        return why
-
-    def refuse_unused(self, given: Mapping[str, object]) -> None:
-        """Raise :class:`SettingError` for a setting that does not apply."""
-        for reason in self.unused(given).values():
-            raise SettingError(reason)
 
 
 def load(function: str) -> Callable:
@@ -136,11 +134,34 @@ def measured_by(runs: Sequence[Run]) -> Experiment:
     return experiment
 
 
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the settings in which runs of one chapter should agree, and do not."""
+    methods = measured_by(runs).variants.values()
+    may_differ = MAY_DIFFER.union(*methods)
+    all_settings = [run.header.settings for run in runs]
+    return [
+        name
+        for name in dict.fromkeys(name for of_run in all_settings for name in of_run)
+        if name not in may_differ
+        and any(s.get(name) != all_settings[0].get(name) for s in all_settings)
+    ]
+
+
 def result(runs: Sequence[Run]) -> Result:
-    """Compute what runs that were measured together found, in any order."""
+    """Compute what runs of one sweep found, in any order.
+
+    Raises :class:`RecordError` for runs whose settings differ.
+    """
     from d2lpar.figures import labels
 
     experiment = measured_by(runs)
+    if different := differing_settings(runs):
+        other = next(run for run in runs if differing_settings([runs[0], run]))
+        a, b = labels.where(runs[0]), labels.where(other)
+        raise RecordError(
+            f"differ in {', '.join(different)}, which no sentence may mix: "
+            f"d2lpar compare {a} {b}"
+        )
     runs = sorted(runs, key=lambda run: run.header.num_devices)
     found, header = load(experiment.result)(runs), runs[0].header
     where = f"data: {labels.data_name(header)}; {labels.hardware([header])}"
@@ -148,9 +169,9 @@ def result(runs: Sequence[Run]) -> Result:
 
 
 def draw(
-    runs: Sequence[Run], folder: str | Path, stem: str, found: Result | None = None
+    runs: Sequence[Run], folder: str | Path, found: Result | None = None
 ) -> list[Path]:
-    """Draw runs measured together, as ``<folder>/<stem>-*``; return the files."""
+    """Draw the runs of one sweep in a folder; return the files."""
     from d2lpar.figures import labels, page  # matplotlib is slow to import
 
     for run in runs:
@@ -165,7 +186,7 @@ def draw(
     texts = {"results": found.full_text(labels.source(runs))} if found.further else {}
     with page.plain_style():
         drawn = load(figure)(runs, found.answers)
-        return page.save({**drawn, **texts}, Path(folder), stem)
+        return page.save({**drawn, **texts}, Path(folder))
 
 
 # As CUDA graphs on one GPU and on several: else two forms of a step were compared.
@@ -202,11 +223,6 @@ LENET = Experiment(
 
 SMALL_ARRAYS = dict(x2=20_000_000, trig=1_500, product=1_536, largest_copy=2**24)
 TINY_ARRAYS = dict(x2=1_000, sum_rows=100, trig=40, product=64, largest_copy=2**12)
-ELEMENTS = {
-    "quick": {"n": 5_000_000},
-    "book": {"n": 50_000_000},
-    "dry-run": {"n": 1_000},
-}
 SOLVERS: dict[str, Any] = {
     "measure": "d2lpar.least_squares.solver:measure",
     "result": "d2lpar.least_squares.result:result",
@@ -229,24 +245,6 @@ SHARP = {
 
 _ALL = (
     LENET,
-    Experiment(
-        "devices",
-        2,
-        "Devices",
-        "names this machine's GPUs and CPU contexts",
-        presets={"quick": {}, "book": {}},
-        report="d2lpar.devices:report",
-        minutes=0.1,
-    ),
-    Experiment(
-        "arrays",
-        3,
-        "Arrays on a device",
-        "doubles an array in place and anew",
-        presets=ELEMENTS,
-        report="d2lpar.arrays.timings:report",
-        minutes=0.1,
-    ),
     Experiment(
         "timing",
         4,
@@ -315,19 +313,6 @@ _ALL = (
         },
         threads=1,
         minutes=2,
-    ),
-    Experiment(
-        "communication",
-        7,
-        "Talk less, later, or in pieces",
-        "trains by local SGD: bytes sent, accuracy",
-        presets={
-            "quick": {"steps_between": [1, 16], "num_epochs": 1, "seed": 0},
-            "book": {"steps_between": [1, 4, 16, 64, 78], "num_epochs": 4, "seed": 0},
-            "dry-run": {"steps_between": [1, 2], "num_epochs": 1, "n_train": 128},
-        },
-        report="d2lpar.lenet.local_sgd:report",
-        minutes=0.2,
     ),
     Experiment(
         "least_squares",
@@ -415,15 +400,6 @@ _ALL = (
         minutes=1,
     ),
     Experiment(
-        "memory",
-        11,
-        "Running out of memory",
-        "prints the free memory of each device",
-        presets={"quick": {}, "book": {}},
-        report="d2lpar.memory.estimate:report_free",
-        minutes=0.1,
-    ),
-    Experiment(
         "low_precision",
         12,
         "Inference in low precision",
@@ -443,15 +419,6 @@ _ALL = (
         result="d2lpar.low_precision.result:result",
         figure="d2lpar.low_precision.figure:pictures",
         minutes=2,
-    ),
-    Experiment(
-        "kernels",
-        13,
-        "Custom kernels in CUDA C",
-        "times a kernel beside MXNet's operation",
-        presets=ELEMENTS,
-        report="d2lpar.kernels.times:report",
-        minutes=0.3,
     ),
     replace(
         LENET,

@@ -55,4 +55,5 @@ def real_run(tmp_path_factory):
                 f"--out={out}", before=MODULES, cwd=out,
             )  # fmt: skip
             ended.write_bytes(pickle.dumps(done))
-    return out / "multiple_gpus", pickle.loads(ended.read_bytes())
+    (folder,) = out.glob("multiple_gpus/*")  # named by the threads that are set here
+    return folder, pickle.loads(ended.read_bytes())

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -224,7 +226,7 @@ def on_two_gpus() -> list[Part]:
         return Part(chapter, minutes, (Step(command, (f"h200/{record}",)),))
 
     # The published GAN goes on from a checkpoint; all 4,000 epochs take 5 minutes more.
-    checkpoints = (FIGURES / "h200" / "gan").glob("as-published-gpu1.epoch*")
+    checkpoints = (ROOT / "runs" / "gallery").glob("h200/gan/*/gpu1.epoch*")
     resume = " --resume=last" if any(checkpoints) else ""
     resnet = "--devices=gpu:2 --rounds=1 --epochs=6"
     tiny = "--rounds=1 --epochs=2 --channels=4 --images=512 --data=sample"
@@ -309,12 +311,31 @@ def run_steps(steps: Iterable[Step]) -> float:
     begin, busy, own = time.monotonic(), busy_seconds(), own_seconds()
     for step in steps:
         started = time.monotonic()
-        run(step.command)
+        run_step(step)
         minutes = (time.monotonic() - started) / 60
         print(f"{minutes:.1f} min: {step.command}", flush=True)
     others = (busy_seconds() - busy) - (own_seconds() - own)
     elapsed = time.monotonic() - begin
     return 100 * max(0.0, others) / (elapsed * (psutil.cpu_count() or 1))
+
+
+def run_step(step: Step) -> None:
+    """Run a step's command, and give its records their names below figures/.
+
+    `d2lpar` writes them below runs/gallery, in a folder per recipe; so do checkpoints.
+    """
+    if "d2lpar " not in step.command:
+        run(step.command)
+        return
+    begin = time.time()
+    run(step.command.replace("--out=figures", "--out=runs/gallery"))
+    for path in (ROOT / "runs" / "gallery").rglob("*.jsonl"):
+        if path.stat().st_mtime < begin or path.name.count(".") > 1:
+            continue
+        # "book-1thread-cgls-cpu1" ends in "-cgls-cpu1"; "cpu1" alone fits all methods.
+        names = [name for name in step.records if name.endswith(f"-{path.name}")]
+        (FIGURES / min(names, key=len)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, FIGURES / min(names, key=len))
 
 
 def run(command: str) -> None:
@@ -355,20 +376,20 @@ def own_seconds() -> float:
 
 
 def sweeps() -> dict[str, list[Run]]:
-    """The committed runs that are drawn together, by "folder/stem".
+    """The committed runs that are drawn together, by "folder/recipe".
 
     From scratch and Gluon share the folder of the former; so do seeds of workers.
     """
     runs = [files.read(path) for path in sorted(FIGURES.rglob("*.jsonl"))]
 
     def place(run: Run) -> str:
-        folder, _, stem = files.sweep_of(run)
+        folder, _, recipe = files.sweep_of(run)
         together = folder.relative_to(FIGURES).as_posix()
         if run.path.parent.name == "multiple_gpus_concise":
             together = together.replace("multiple_gpus_concise", "multiple_gpus")
         if run.path.parent.name == "multiple_machines" or "seeds" in folder.parts:
-            stem = stem.replace(f"-seed{run.header.seed}", "")
-        return f"{together}/{stem}"
+            recipe = re.sub(f"[-,]seed=?{run.header.seed}\\b", "", recipe)
+        return f"{together}/{recipe}"
 
     return group(runs, place)
 
@@ -392,8 +413,8 @@ def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
         if isinstance(runs[0].header, Header):
             result = experiments.result(runs)
             if result.further:
-                texts = {"results": result.full_text(labels.source(runs))}
-                written |= set(page.save(texts, place.parent, place.name))
+                texts = {f"{place.name}-results": result.full_text(labels.source(runs))}
+                written |= set(page.save(texts, place.parent))
         elif (name := runs[0].header.benchmark) in BENCHMARKS:
             script = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
             text = script.get("table", arms.table)(runs[0])

@@ -12,11 +12,9 @@ import numpy
 from d2lpar import timing
 from d2lpar._mxnet import mx
 from d2lpar.arrays import operations
-from d2lpar.arrays.operations import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
-from d2lpar.devices import label
+from d2lpar.arrays.operations import AS_WRITTEN_64, Sizes, Work
 from d2lpar.kernels import KernelError
 from d2lpar.machine.host import omp_threads, usable_cores
-from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import TimingRecord
 from d2lpar.training import choose
 
@@ -60,21 +58,6 @@ def measure(
         rng = numpy.random.default_rng(seed)
         for work in operations.copies(num_bytes, chosen, rng):
             yield from _time(work, chosen, warmup=warmup, repeats=repeats)
-
-
-def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
-    """Yield lines: `n` numbers doubled and copied on each device, by both clocks."""
-    for device in devices:
-        yield f"{n:,} numbers on {label(device)}"
-        rng = numpy.random.default_rng(0)
-        doubled, _ = operations.x2(Sizes(x2=n), [device], rng)
-        del doubled.on_devices[ONE_KERNEL]  # chapter 13's, which needs a compiler
-        for work in (doubled, *operations.copies(4 * n, [device], rng)):
-            for timed in _time(work, [device], [numpy]):
-                ms = 1e3 * summarize(timed.seconds).median
-                naive = 1e3 * summarize(timed.naive_seconds).median
-                name = f"{timed.operation} in {timed.library}, {timed.form}"
-                yield f"{ms:10.3f} ms, naive clock {naive:10.3f} ms  {name}"
 
 
 def _time(

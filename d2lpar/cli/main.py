@@ -20,18 +20,12 @@ import click
 from d2lpar import __version__
 from d2lpar.cli.options import (
     CONTEXT,
-    COUNT,
     PATH,
     POSITIVE,
     launch_options,
     run_options,
 )
-from d2lpar.errors import (
-    CheckpointError,
-    D2lparError,
-    SettingError,
-    raising_interrupts,
-)
+from d2lpar.errors import D2lparError, SettingError, raising_interrupts
 from d2lpar.experiments import EXPERIMENTS, draw, get
 from d2lpar.text import duration, plain_table, printable
 
@@ -58,24 +52,14 @@ def d2lpar(ctx: click.Context) -> None:
 @click.argument("chapter")
 @run_options
 def run(chapter: str, **flags) -> None:
-    """Measure CHAPTER (see `d2lpar list`) or all of them; figures go to --out.
+    """Measure CHAPTER (see `d2lpar list`); records and figures go to --out.
 
-    A flag that does not apply to the chapter is refused. With `all` every flag goes to
-    the chapters that it applies to. The lesson around the measurement is the chapter's
-    notebook, or `python chapters/CHAPTER.py`.
+    A flag that does not apply to the chapter is refused. The lesson around the
+    measurement is the chapter's notebook, or `python chapters/CHAPTER.py`.
     """
-    from d2lpar.runs.measure import as_words, measure
+    from d2lpar.runs.measure import measure
 
-    given = {name: value for name, value in flags.items() if value is not None}
-    if chapter != "all":
-        measure(chapter, **given)
-        return
-    for name, experiment in EXPERIMENTS.items():
-        unused = experiment.unused(given)
-        if unused:
-            words = as_words({flag: given[flag] for flag in unused})
-            log.warning("%s ignores %s", name, " ".join(words))
-        measure(name, **{k: v for k, v in given.items() if k not in unused})
+    measure(chapter, **{name: v for name, v in flags.items() if v is not None})
 
 
 @d2lpar.command(short_help="Run a chapter on several workers.")
@@ -134,53 +118,31 @@ def list_chapters() -> None:
 
 @d2lpar.command(short_help="Redraw figures from records.")
 @click.argument("records", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--out",
-    type=PATH,
-    help="Folder for the figures. [default: beside the records]",
-)
+@click.option("--out", type=PATH, show_default="runs", help="Folder for the figures.")
 def plot(records: tuple[str, ...], out: str | None) -> None:
-    """Redraw the figures of RECORDS; needs no MXNet."""
-    from d2lpar.records import files
+    """Redraw the figures of RECORDS, in OUT/CHAPTER/RECIPE/; needs no MXNet.
+
+    Each sweep, the records of one recipe, has its own pictures.
+    """
+    from d2lpar.records import atomic, files
     from d2lpar.records.kinds import group
 
-    runs = [files.read(path) for path in records]
-    for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
-        to = Path(out) if out else folder
-        for path in draw(sweep, to, stem):
+    sweeps = group([files.read(path) for path in records], files.sweep_of)
+    planned: dict[Path, list] = {}
+    for (_, chapter, recipe), runs in sweeps.items():
+        to = atomic.output_folder(out) / chapter / recipe
+        shown = {run.path.resolve() for run in runs}
+        there = {path.resolve() for path in files.finished_in(to)}
+        if to in planned or there - shown:
+            other = planned[to][0].path if to in planned else min(there - shown)
+            raise SettingError(
+                f"{runs[0].path} and {other}: their pictures would have the same "
+                f"names, in {to}; give --out, and draw them one after the other"
+            )
+        planned[to] = runs
+    for to, runs in planned.items():
+        for path in draw(runs, to):
             click.echo(printable(str(path)))
-
-
-@d2lpar.command(short_help="Draw new faces from a GAN's checkpoint.")
-@click.option(
-    "--checkpoint",
-    type=PATH,
-    required=True,
-    help="A file that `run gan` has written.",
-)
-@click.option("--n", type=click.IntRange(1, 10_000), default=25)
-@click.option("--seed", type=COUNT, default=0)
-@click.option("--out", default="faces.png", type=PATH, help="The picture.")
-def sample(checkpoint: str, n: int, seed: int, out: str) -> None:
-    """Draw N new faces from a GAN's checkpoint, as a PNG."""
-    from d2lpar import devices, gan
-    from d2lpar.datasets import punks
-    from d2lpar.records import checkpoints
-    from d2lpar.records.atomic import replacing
-
-    facts = checkpoints.load(checkpoint).facts
-    try:  # a state of the networks that it names
-        norm = gan.D_NORMS[facts["d_norm"]] if "d_norm" in facts else "none"
-        state = gan.start(0, facts.get("width") or None, norm)
-    except (IndexError, SettingError) as error:
-        raise CheckpointError(
-            f"{checkpoint}: of no network of this d2lpar ({error}); use another one"
-        ) from None
-    state = checkpoints.load(checkpoint, like=state).restore(state)
-    faces = gan.sample(state, n, seed, devices.parse("auto")[0])
-    with replacing(out) as tmp:
-        tmp.write_bytes(punks.png(punks.enlarged(punks.sheet(faces, 5), 8)))
-    click.echo(f"figure: {out}")
 
 
 @d2lpar.command(short_help="Compare two records.")

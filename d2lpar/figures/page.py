@@ -233,14 +233,11 @@ def plain_style():
     return style.context(STYLE, after_reset=True)
 
 
-def save(
-    drawn: Mapping[str, Picture | str | bytes], folder: Path, stem: str = ""
-) -> list[Path]:
-    """Write pictures as ``<stem>-<name>.png``, texts as .txt, bytes as .gif."""
+def save(drawn: Mapping[str, Picture | str | bytes], folder: Path) -> list[Path]:
+    """Write pictures as ``<name>.png``, texts as .txt, bytes as .gif; return paths."""
     endings: dict[type, str] = {str: "txt", bytes: "gif"}
     paths = []
-    for key, content in drawn.items():
-        name = "-".join(filter(None, (stem, key)))
+    for name, content in drawn.items():
         paths.append(folder / f"{name}.{endings.get(type(content), 'png')}")
         with replacing(paths[-1]) as file:
             if isinstance(content, str):

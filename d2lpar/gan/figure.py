@@ -48,7 +48,7 @@ def pictures(
         drawn["samples"] = picture = page.new(title, note, [last], (7.6, 7))
         sheet = punks.from_png(end.samples, 5, -(-len(end.nearest) // 5))
         show(picture.axes[0], sheet, f"after {plural(end.epoch, 'epoch')}")
-    return {**drawn, "": animation(last), **lenet_figure.seconds(runs, answers)}
+    return {**drawn, "film": animation(last), **lenet_figure.seconds(runs, answers)}
 
 
 def frames_of(run: Run) -> list[FrameRecord]:

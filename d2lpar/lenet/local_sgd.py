@@ -17,7 +17,6 @@ from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import setup, start
 from d2lpar.parallel import allreduce, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.text import byte_size, plural
 from d2lpar.training import Epoch, check_settings, check_whole, on_device
 
 
@@ -100,17 +99,3 @@ class Averaging:
                 velocity[:] = momentum * velocity + change
                 before -= outer_lr * (change + momentum * velocity)  # Nesterov's
                 values[:] = before
-
-
-def report(
-    devices: Sequence[mx.Context], steps_between: Sequence[int], **settings
-) -> Iterator[str]:
-    """Yield a line for each number of steps between averages: bytes sent, accuracy."""
-    data = datasets.load("sample", n_train=settings.pop("n_train", 4_992))
-    for n in steps_between:
-        epochs = list(train(devices=devices, steps_between=n, data=data, **settings))
-        sent = byte_size(sum(epoch.wire_bytes or 0 for epoch in epochs))
-        yield (
-            f"averages every {plural(n, 'step')}, {plural(len(devices), 'device')}: "
-            f"{sent} sent, accuracy {epochs[-1].test_acc:.3f}"
-        )

@@ -7,7 +7,7 @@ are numbers, so that no MXNet is loaded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -177,12 +177,6 @@ def free_memory(devices: Sequence) -> list[int]:
     if len(sizes) < len(devices):
         raise DeviceError("NVML does not know how much memory of the GPUs is free")
     return sizes
-
-
-def report_free(devices: Sequence) -> Iterator[str]:
-    """Yield a line for each device: how much memory is free on it."""
-    for device, size in zip(devices, free_memory(devices)):
-        yield f"free on {device}: {byte_size(size)}"
 
 
 def report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +38,26 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 def check_writable(folder: str | Path) -> None:
     """Make a folder; raise OSError now rather than after the first epoch."""
-    with naming(folder):
+    try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        advice = f"{error.strerror}; name a folder that you may write to by --out"
+        raise OSError(error.errno, advice, str(folder)) from None
+
+
+def output_folder(out: str | Path | None = None) -> Path:
+    """Return where all outputs go: `out`, or else D2LPAR_OUT, or else ``runs``."""
+    return Path(out or os.environ.get("D2LPAR_OUT") or "runs").expanduser()
+
+
+def cell_output(name: str) -> Path:
+    """Return the path of a lesson's output, in the folder that a script's --out names.
+
+    Raises OSError where that folder cannot be written.
+    """
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--out")
+    folder = output_folder(flags.parse_known_args()[0].out)
+    check_writable(folder)
+    return folder / name

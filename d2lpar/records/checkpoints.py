@@ -129,7 +129,7 @@ def _check_fits(checkpoint: Checkpoint, like: Any) -> None:
             )
 
 
-def newest(folder: Path, run: str, like: Any) -> Checkpoint:
+def newest(folder: Path, run: str, like: Any = None) -> Checkpoint:
     """Return the newest good checkpoint of a run, or else of any in the folder."""
     own = of_run(folder, run)[::-1]
     others = [path for path in folder.glob("[!.]*.safetensors") if path.is_file()]

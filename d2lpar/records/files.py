@@ -64,8 +64,13 @@ def write(path: str | Path, header: Header | BenchmarkHeader, lines: Iterable) -
         tmp.write_text(text, encoding="utf-8")
 
 
-def run_stem(header: Header) -> str:
-    """What the pictures of one sweep are called: "book", "quick-sample-seed1"."""
+def recipe_of(header: Header) -> str:
+    """Return what a sweep's records were measured by: "quick,lr=0.01", "book-seed1".
+
+    Records of 0.5 and before have no recipe; for them it is put together here.
+    """
+    if header.recipe:
+        return header.recipe
     threads = header.settings.get("threads")
     parts = [header.preset]
     if header.synthetic:
@@ -83,17 +88,23 @@ def run_stem(header: Header) -> str:
 
 
 def run_name(header: Header) -> str:
-    """Name of one run's record file, without the ending: "book-cpu2"."""
+    """Return the name of a run's record in its sweep's folder: "cpu2", "cgls-cpu2"."""
     devices = f"{header.device_kind}{header.num_devices}"
-    return "-".join(filter(None, (run_stem(header), header.variant, devices)))
+    return "-".join(filter(None, (header.variant, devices)))
 
 
 def sweep_of(run: Run) -> tuple[Path, str, str]:
-    """What runs that are drawn together share: folder, chapter and stem."""
+    """Return what runs that are drawn together share: folder, chapter and recipe."""
     header = run.header
     if isinstance(header, BenchmarkHeader):
         return run.path.parent, "", header.benchmark
-    return run.path.parent, header.chapter, run_stem(header)
+    return run.path.parent, header.chapter, recipe_of(header)
+
+
+def finished_in(folder: Path) -> list[Path]:
+    """Return the records of a sweep's folder that are complete, and in force."""
+    # "cpu2.partial.jsonl" was interrupted, "cpu2.of-2026-....jsonl" replaced.
+    return sorted(p for p in folder.glob("*.jsonl") if p.name.count(".") == 1)
 
 
 def git_state() -> tuple[str | None, bool | None]:

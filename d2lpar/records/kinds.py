@@ -47,6 +47,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
 
     chapter: Name
     preset: Name
+    recipe: Variant = ""  # names the folder of the sweep; "" before 0.6
     num_devices: int
     device_kind: Literal["cpu", "gpu"]
     devices: list[str]  # one label per device

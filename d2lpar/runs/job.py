@@ -29,6 +29,7 @@ class Job:
 
     chapter: str
     preset: str
+    recipe: str
     devices: Sequence[Device]
     seed: int
     settings: dict
@@ -41,7 +42,6 @@ class Job:
     checkpoint_every: int | None = None
     resume: str | None = None
     is_worker: bool = False
-    tf32: bool = False
     deterministic: bool = False
 
     @property
@@ -69,8 +69,6 @@ class Job:
         for name, value in KEEP_FREED_MEMORY.items():
             variables[name] = os.environ.get(name, value)
         variables["OMP_NUM_THREADS"] = str(threads)
-        if self.tf32:
-            variables["NVIDIA_TF32_OVERRIDE"] = "1"
         if self.deterministic:
             variables.update(DETERMINISTIC)
         return variables

@@ -88,7 +88,10 @@ def record(
             yield from repeated(job, lines)
         except KeyboardInterrupt:
             if saves and (path := run.save()):
-                log.warning("saved to %s; continue with --resume last", path)
+                log.warning(
+                    "saved; continue with: d2lpar run %s --num-devices=%d --resume=%s",
+                    job.chapter, len(job.devices), path,
+                )  # fmt: skip
             raise
 
 
@@ -115,6 +118,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
     return Header(
         chapter=job.chapter,
         preset=job.preset,
+        recipe=job.recipe,
         num_devices=len(chosen),
         device_kind=kind,
         devices=[devices.label(device) for device in chosen],

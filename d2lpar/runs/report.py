@@ -14,7 +14,7 @@ from d2lpar import experiments
 from d2lpar.errors import D2lparError, first_line
 from d2lpar.figures import labels
 from d2lpar.records import atomic, files
-from d2lpar.records.kinds import Header, Run, group
+from d2lpar.records.kinds import Header, Run
 from d2lpar.records.result import Result
 
 log = logging.getLogger("d2lpar")
@@ -36,39 +36,28 @@ code { overflow-wrap: anywhere; }
 def write_page(
     out: Path, measured: Sequence[Run] = (), found: Result | None = None
 ) -> Path:
-    """Write the page of all records in ``<out>/<chapter>/``; return its path."""
-    runs = []
-    for path in sorted(out.glob("*/*.jsonl")):
-        try:
-            run = files.read(path)
-            if isinstance(run.header, Header) and run.lines:
-                experiments.measured_by([run])
-                runs.append(run)
-        except (D2lparError, OSError) as error:
-            log.warning("index.html leaves a record out: %s", error)
-    known = {run.path for run in measured}
-    sweeps = group(runs, files.sweep_of)
+    """Write the page of all sweeps ``<out>/<chapter>/<recipe>/``; return its path."""
     sections = []
-    for (folder, _, stem), same in sweeps.items():
-        paths = {run.path for run in same}
-        # "quick-sample-seconds.png" is of the stem "quick-sample", not of "quick".
-        longer = [s for f, _, s in sweeps if f == folder and s.startswith(f"{stem}-")]
-        files_of_stem = sorted(folder.glob(f"{stem}-*"))
-        written = [p for p in files_of_stem if not p.name.startswith(tuple(longer))]
+    for folder in sorted(path for path in out.glob("*/*") if path.is_dir()):
+        runs = _runs_in(folder)
+        if not runs:
+            continue
+        paths = {run.path for run in runs}
         try:
-            result = found if found and paths == known else experiments.result(same)
-            anchor = quote(f"{folder.name}-{stem}")
+            is_new = found and paths == {run.path for run in measured}
+            result = found if found and is_new else experiments.result(runs)
+            anchor = quote(f"{folder.parent.name}-{folder.name}")
             section = f'<section id="{anchor}">\n'
-            section += _section(same, result, out, stem, written) + "</section>\n"
+            section += _section(runs, result, out, folder) + "</section>\n"
             answer = escape(next(iter(result.sentences), ""))
-            title = escape(f"{experiments.measured_by(same).title} ({stem})")
-            line = f'<li><a href="#{anchor}">{title}</a>: {answer}</li>\n'
+            title = f"{experiments.measured_by(runs).title} ({folder.name})"
+            line = f'<li><a href="#{anchor}">{escape(title)}</a>: {answer}</li>\n'
         except Exception as error:  # a stranger's record must not end a measurement
-            names = ", ".join(map(str, sorted(paths)))
+            names = ", ".join(sorted(map(str, paths)))
             why = f"{type(error).__name__}: {first_line(error)}"
             log.warning("index.html leaves out %s (%s)", names, why)
             continue
-        number, date = experiments.measured_by(same).number, same[-1].header.date
+        number, date = experiments.measured_by(runs).number, runs[-1].header.date
         sections.append((number, date, line, section))
     sections.sort(key=lambda item: item[1], reverse=True)  # the newest first
     sections.sort(key=lambda item: item[0])
@@ -82,13 +71,26 @@ def write_page(
     return path
 
 
-def _section(
-    runs: Sequence[Run], found: Result, out: Path, stem: str, written: Sequence[Path]
-) -> str:
-    """One sweep: answer, the picture that shows it, table, the rest, where from."""
+def _runs_in(folder: Path) -> list[Run]:
+    """Read the finished records of a sweep's folder; log those that cannot be read."""
+    runs = []
+    for path in files.finished_in(folder):
+        try:
+            run = files.read(path)
+            if isinstance(run.header, Header) and run.lines:
+                experiments.measured_by([run])
+                runs.append(run)
+        except (D2lparError, OSError) as error:
+            log.warning("index.html leaves a record out: %s", error)
+    return runs
+
+
+def _section(runs: Sequence[Run], found: Result, out: Path, folder: Path) -> str:
+    """Return a sweep as HTML: answer, picture, table, the rest, where it is from."""
     header = runs[0].header
+    written = sorted(path for path in folder.iterdir() if path.name[0] != ".")
     images = {
-        path.stem.removeprefix(f"{stem}-"): _image(path, out)
+        path.stem: _image(path, out)
         for path in written
         if path.suffix in (".png", ".gif")
     }
@@ -96,8 +98,7 @@ def _section(
     others = "".join(images.values())
     if others:
         others = f"<details><summary>More pictures</summary>{others}</details>\n"
-    more = [run.path for run in runs if run.path]
-    more += [path for path in written if path.suffix == ".txt"]
+    more = [path for path in written if path.suffix in (".jsonl", ".txt")]
     links = ", ".join(
         f'<a href="{_link(path, out)}">{escape(path.name)}</a>' for path in more
     )
@@ -107,15 +108,23 @@ def _section(
         f"<p>{escape(' '.join(found.sentences))}</p>\n{first}"
         f'<pre tabindex="0">{escape(found.table.in_lines())}</pre>\n'
         f"<p>{escape(found.note)}. Chapter {chapter.number} explains it: "
-        f"<code>notebooks/{chapter.name}.ipynb</code>.</p>\n{others}"
-        f"<details><summary>Records</summary><p>Preset {escape(header.preset)}. "
-        f"{escape(labels.stamp([header]))} {links}. "
+        f"<code>notebooks/{chapter.name}.ipynb</code>.</p>\n{_interrupted(folder)}"
+        f"{others}<details><summary>Records</summary>"
+        f"<p>Recipe {escape(folder.name)}. "
+        f"{escape(labels.stamp([run.header for run in runs]))} {links}. "
         f"Again: <code>{escape(header.command)}</code></p></details>\n"
     )
 
 
+def _interrupted(folder: Path) -> str:
+    """Return a line about records that are not complete, which no table counts."""
+    names = sorted(path.name for path in folder.glob("[!.]*.partial.jsonl"))
+    words = f"Interrupted, or still being measured: {', '.join(names)}."
+    return f"<p>{escape(words)}</p>\n" if names else ""
+
+
 def _image(path: Path, out: Path) -> str:
-    """A picture, large by a click; its title is for those who do not see it."""
+    """Return an image that links to its full size; its title becomes the alt text."""
     with Image.open(path) as picture:
         title = str(picture.info.get("Title", "Film of faces through the training"))
     link = _link(path, out)

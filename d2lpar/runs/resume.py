@@ -120,7 +120,14 @@ def _check_agrees(checkpoint: Checkpoint, header: Header) -> None:
             f"{path}: of epoch {checkpoint.epoch}, this run ends with epoch "
             f"{num_epochs}; give --num-epochs {checkpoint.epoch} or more"
         )
-    for name, value in header.settings.items():  # those of the flags are in force
-        other = before.settings.get(name, value)
-        if name != "num_epochs" and other != value:
-            log.warning("resuming with %s %s (checkpoint: %s)", name, value, other)
+    different = [
+        f"{name} {before.settings[name]}"
+        for name, value in header.settings.items()
+        if name not in ("num_epochs", "threads")
+        and before.settings.get(name, value) != value
+    ]
+    if different:  # a worker's flags, which were not completed by the checkpoint
+        raise CheckpointError(
+            f"{path}: trained with {', '.join(different)}; give the flags of: "
+            f"{before.command}"
+        )

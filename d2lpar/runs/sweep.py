@@ -8,10 +8,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from d2lpar import experiments, process
-from d2lpar.errors import DiedError, RunError
+from d2lpar.errors import DiedError, RecordError, RunError
 from d2lpar.records import files
 from d2lpar.records.atomic import naming
 from d2lpar.records.kinds import Header, Line, Run
@@ -25,14 +26,17 @@ SECONDS_TO_STOP = 20
 
 
 class GrowingRecord:
-    """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete."""
+    """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
+
+    What it replaces is kept under its date if that was longer.
+    """
 
     def __init__(self, folder: Path, header: Header) -> None:
         run = files.run_name(header)
         self.lines: list[Header | Line] = []
         self.path = folder / f"{run}.partial.jsonl"
         self.final = folder / f"{run}.jsonl"
-        self.file = open(self.path, "a", encoding="utf-8")
+        self.file = open(self.path, "a+", encoding="utf-8")
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -40,6 +44,13 @@ class GrowingRecord:
                 f"{self.path}: another run writes to it; wait until it has ended, or "
                 "give another --out"
             ) from None
+        self.file.seek(0)
+        interrupted = self.file.read()
+        self.replaced = ""
+        self.former: Path | None = None  # an interrupted record, until this is longer
+        if interrupted.count("\n") > 1:
+            self.former = named_by_date(self.path)
+            self.former.write_text(interrupted, encoding="utf-8")
         self.file.truncate(0)
         self.append(header)
 
@@ -51,6 +62,13 @@ class GrowingRecord:
 
     def finish(self) -> Run:
         """Rename the complete record to its final name, and return it."""
+        if self.former and count_lines(self.former) <= len(self.lines):
+            self.former.unlink()
+        if self.final.exists():
+            self.replaced = f"{self.final.name} of {date_of(self.final)}"
+            if count_lines(self.final) > len(self.lines):
+                former = self.final.rename(named_by_date(self.final))
+                self.replaced += f" (it was longer, and is kept as {former.name})"
         os.replace(self.path, self.final)
         header, *lines = self.lines
         return Run(header, tuple(lines), self.final)
@@ -62,6 +80,26 @@ class GrowingRecord:
         elif self.path.exists():
             log.warning("%s keeps what was measured", self.path)
         self.file.close()
+
+
+def count_lines(path: Path) -> int:
+    """Return the number of lines of a record, its header among them."""
+    return path.read_bytes().count(b"\n")
+
+
+def date_of(path: Path) -> str:
+    """Return when a record was begun, as its header says, or else its file's time."""
+    try:
+        return files.read(path).header.date[:19]
+    except (RecordError, OSError):
+        changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+        return changed.isoformat(timespec="seconds")[:19]
+
+
+def named_by_date(path: Path) -> Path:
+    """Return a name for a record that another one replaces: "cpu2.of-2026-...jsonl"."""
+    run = path.name.split(".")[0]
+    return path.with_name(f"{run}.of-{date_of(path).replace(':', '')}.jsonl")
 
 
 def sweep(
@@ -88,7 +126,11 @@ def sweep(
                         else:
                             records[run].append(line)
                         on_line(line)
-        return [record.finish() for record in records.values()]
+        runs = [record.finish() for record in records.values()]
+        if replaced := [r.replaced for r in records.values() if r.replaced]:
+            folder = jobs[0].folder
+            log.warning("in %s this replaces %s", folder, ", ".join(replaced))
+        return runs
 
 
 def measure(job: Job) -> Iterator[Header | Line]:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from d2lpar import autograd, gluon, mx, np, npx
 from d2lpar.networks import init_lenet
 from d2lpar.parallel import get_params, split_batch, train_batch
-from d2lpar.records.atomic import replacing
+from d2lpar.records.atomic import cell_output, replacing
 
 SUMS = ("CopyCPU2CPU", "_npi_add")  # what an all-reduce does
 
@@ -69,7 +69,7 @@ class TracedStep(NamedTuple):
 
 
 def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedStep]:
-    """Trace LeNet's step for each batch size; write runs/one-step-trace.json, too."""
+    """Trace LeNet's step for each batch size; write one-step-trace.json, too."""
     calls, steps, events = [], [], []
     for batch in batch_sizes:
         X = np.random.uniform(size=(batch, 1, 28, 28), ctx=devices[0])
@@ -97,7 +97,7 @@ def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedSte
             ts, dur = round(1e3 * begin), round(1e3 * (end - begin))
             event = dict(name=name, ph="X", pid=batch, tid=lane, ts=ts, dur=dur)
             events.append(event)
-    with replacing("runs/one-step-trace.json") as tmp:
+    with replacing(cell_output("one-step-trace.json")) as tmp:
         tmp.write_text(json.dumps({"traceEvents": events}))
     return steps
 

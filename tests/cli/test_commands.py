@@ -10,20 +10,19 @@ from urllib.request import url2pathname
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from PIL import Image
 from support.command import d2lpar
 from support.factories import epoch, gan_epoch, header
 
 from d2lpar import chapter, experiments, gan
 from d2lpar.cli import main
-from d2lpar.errors import SettingError
+from d2lpar.errors import CheckpointError, SettingError
 from d2lpar.experiments import EXPERIMENTS, get
+from d2lpar.machine import host
 from d2lpar.records import checkpoints, files
 from d2lpar.records.checkpoints import Checkpoint
 from d2lpar.records.kinds import Run
 from d2lpar.runs import measure
-
-STEM = "dry-run-sample"
+from d2lpar.runs import plan as plans
 
 
 @pytest.fixture
@@ -42,9 +41,9 @@ def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
     folder, done = real_run
     assert done.returncode == 0, done.stderr
     names = {path.name for path in folder.iterdir() if path.name[0] != "."}
-    assert {f"{STEM}-accuracy.png", f"{STEM}-seconds.png"} <= names
+    assert {"accuracy.png", "seconds.png"} <= names
     assert not any("partial" in name for name in names)
-    one, two = (files.read(folder / f"{STEM}-cpu{n}.jsonl") for n in (1, 2))
+    one, two = (files.read(folder / f"cpu{n}.jsonl") for n in (1, 2))
     losses = [[e.train_loss for e in r.epochs] for r in (one, two)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert "2 devices: epoch 2/2, loss" in done.stderr
@@ -53,12 +52,12 @@ def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
     (link,) = links
     assert link.endswith("/index.html")
     assert Path(url2pathname(urlparse(link).path)).is_file()
-    printed = done.stdout.replace(str(folder.parent), "runs") + done.stderr
+    printed = done.stdout.replace(str(folder.parents[1]), "runs") + done.stderr
     assert max(map(len, printed.splitlines())) <= 80 and "\033" not in printed
 
 
 def test_the_parent_of_a_run_is_lean_and_loads_no_mxnet(real_run):
-    loaded = (real_run[0].parent / "modules").read_text().split()
+    loaded = (real_run[0].parents[1] / "modules").read_text().split()
     assert len([name for name in loaded if name.split(".")[0] == "d2lpar"]) <= 40
     assert "mxnet" not in loaded
 
@@ -75,34 +74,68 @@ def test_plot_draws_the_same_again_without_mxnet_and_the_users_style(
     )
     done = d2lpar("plot", *records, f"--out={out}", before=without, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    paths = sorted(out.iterdir())
-    assert f"{STEM}-accuracy.png" in {path.name for path in paths}
+    paths = sorted(out.glob("multiple_gpus/*/*"))
+    assert "accuracy.png" in {path.name for path in paths}
     assert len(done.stdout.splitlines()) == len(paths)
     for path in paths:
         assert imread(path).std() > 0.01
         np.testing.assert_array_equal(imread(path), imread(real_run[0] / path.name))
 
 
-def test_resume_goes_on_elsewhere_and_the_record_says_so(real_run, tmp_path):
-    checkpoint = max(real_run[0].glob("*cpu1.*.safetensors"))
+def test_resume_takes_the_settings_of_its_checkpoint(real_run, tmp_path):
+    checkpoint = max(real_run[0].glob("cpu1.*.safetensors"))
     done = d2lpar(
-        "run", "multiple_gpus", "--dry-run", "--data=sample", "--devices=cpu:2",
-        "--num-devices=2", "--num-epochs=3", f"--resume={checkpoint}",
-        f"--out={tmp_path}",
+        "run", "multiple_gpus", "--devices=cpu:2", "--num-devices=2",
+        "--num-epochs=3", f"--resume={checkpoint}", f"--out={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    resumed = files.read(tmp_path / "multiple_gpus" / "dry-run-sample-cpu2.jsonl")
+    (record,) = tmp_path.glob("multiple_gpus/dry-run,num_epochs=3,sample*/cpu2.jsonl")
+    resumed = files.read(record)
     assert [e.resumed for e in resumed.epochs] == ["elsewhere", "elsewhere", "here"]
+    assert resumed.header.settings["n_train"] == 128
 
 
-def test_sample_draws_from_the_networks_that_a_checkpoint_names(here, tmp_path):
-    state = gan.start(3, 8, "spectral")
+@pytest.fixture
+def trained(tmp_path):
+    """A folder of outputs with the checkpoint of a GAN of other settings."""
+    settings = {**EXPERIMENTS["gan"].presets["quick"], "lr": 0.01, "num_epochs": 7}
+    head = header(
+        chapter="gan", preset="quick", recipe="quick,lr=0.01", seed=3,
+        dataset="synthetic-punks", settings=settings,
+    )  # fmt: skip
+    state = gan.start(3, settings["width"], settings["d_norm"])
     state.epoch = 1
-    lines = header(1, chapter="gan"), gan_epoch(1)
-    saved = Checkpoint("gan", state.tensors(), state.facts(), lines)
-    path = checkpoints.save(tmp_path, saved)
-    here("sample", f"--checkpoint={path}", "--n=3", f"--out={tmp_path}/faces.png")
-    assert Image.open(tmp_path / "faces.png").size == (5 * 24 * 8, 24 * 8)
+    saved = Checkpoint("gan", state.tensors(), state.facts(), (head, gan_epoch(1)))
+    return tmp_path, checkpoints.save(tmp_path / "gan" / "quick,lr=0.01", saved)
+
+
+def test_the_flags_of_a_checkpoint_are_those_that_differ_from_its_preset(trained):
+    out, path = trained
+    kept = {"preset": "quick", "seed": 3, "data": "synthetic", "lr": 0.01}
+    for resume in (path, "last"):
+        given = {"resume": str(resume), "out": str(out), "num_epochs": 9}
+        flags = plans.continued(get("gan"), given)
+        assert flags == {**kept, **given, "resume": str(path)}
+    # The same said again is no contradiction.
+    given = {"resume": str(path), "preset": "quick", "lr": 0.01, "num_epochs": 7}
+    assert plans.continued(get("gan"), given)["num_epochs"] == 7
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"lr": 0.5}, "lr 0.01"),
+        ({"seed": 4}, "seed 3"),
+        ({"preset": "sharp"}, "global_batch_size 32, lr 0.01, .*width 16"),
+        ({"data": "cryptopunks"}, "data synthetic"),
+    ],
+)
+@pytest.mark.parametrize("resume", ["last", None])
+def test_a_flag_that_contradicts_a_checkpoint_is_refused(trained, resume, flags, says):
+    out, path = trained
+    given = {"resume": resume or str(path), "out": str(out), **flags}
+    with pytest.raises(CheckpointError, match=f"was trained with {says}"):
+        plans.continued(get("gan"), given)
 
 
 def test_list_loads_no_mxnet_and_names_what_there_is():
@@ -122,29 +155,41 @@ def test_help(here):
 
 def plan(name, **settings):
     jobs = measure.plan(get(name), "d2lpar run", devices="cpu:2", **settings)
-    return jobs[0].preset, jobs[0].settings, jobs[0].data
+    assert jobs[0].folder == settings["out"] / name / jobs[0].recipe
+    return jobs[0].recipe, jobs[0].settings, jobs[0].data
 
 
-def test_settings_of_presets_flags_and_dry_runs(tmp_path):
+def test_a_recipe_names_what_differs_from_a_preset(tmp_path):
     of_lenet = {"name": "multiple_gpus", "data": "sample", "out": tmp_path}
-    preset, settings, data = plan(**of_lenet)
-    assert preset == "quick" and settings["global_batch_size"] == 64
+    recipe, settings, data = plan(**of_lenet)
+    assert recipe == "quick,sample" and settings["global_batch_size"] == 64
     assert (data["n_train"], data["n_test"], data["seed"]) == (5_000, 1_000, 0)
-    preset, settings, _ = plan(**of_lenet, lr=0.1)
-    assert (preset, settings["lr"]) == ("custom", 0.1)
-    preset, settings, data = plan(**of_lenet, dry_run=True)
-    assert (preset, settings["num_epochs"], data["n_train"]) == ("dry-run", 1, 128)
+    recipe, settings, _ = plan(**of_lenet, lr=0.1, seed=2, threads=1)
+    assert recipe == "quick,lr=0.1,sample,seed=2,threads=1" and settings["lr"] == 0.1
+    assert plan(**of_lenet, lr=0.3)[0] == "quick,sample"  # that is the preset's
+    recipe, settings, data = plan(**of_lenet, dry_run=True)
+    assert recipe == "dry-run,sample"
+    assert (settings["num_epochs"], data["n_train"]) == (1, 128)
     large = plan(**of_lenet, dry_run=True, global_batch_size=2**31 - 1)
     assert large[2]["n_train"] == 5_000
     of_gan = {"name": "gan", "data": "synthetic", "out": tmp_path}
-    assert plan(**of_gan)[0] == "quick"
-    # What makes another recipe stands in the record's name.
-    preset, settings, _ = plan(**of_gan, d_norm="none")
-    assert (preset, settings["d_norm"]) == ("quick-d-norm-none", "none")
-    preset, settings, _ = plan(
-        **of_gan, preset="sharp", sync_batch_norm=True, num_epochs=3
-    )
-    assert preset == "custom-sync-batch-norm" and settings["width"] == 64
+    recipe, settings, _ = plan(**of_gan, preset="sharp", d_norm="none", seed=1)
+    assert recipe == "sharp,d_norm=none,synthetic,seed=1" and settings["width"] == 64
+    recipes = {plan(**of_gan, d_norm="batch-apart", sync_batch_norm=True, lr=lr,
+                    num_epochs=3, frames_every=2)[0] for lr in (0.1, 0.2)}  # fmt: skip
+    assert len(recipes) == 2 and {len(r) for r in recipes} == {len("quick,12345678")}
+    both = {"name": "least_squares", "out": tmp_path, "num_devices": [1, 2]}
+    assert plan(**both)[0] == "quick"
+
+
+def test_what_the_user_set_in_the_environment_is_part_of_the_recipe(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "4")
+    monkeypatch.setattr(host, "set_by_us", set())
+    recipe, *_ = plan("gan", data="synthetic", out=tmp_path)
+    assert recipe == "quick,synthetic,threads=1,MXNET_CPU_TEMP_COPY=4"
 
 
 def test_a_chapter_of_several_methods_measures_each_on_each_count(tmp_path):
@@ -185,7 +230,7 @@ def test_a_run_computes_its_result_once(monkeypatch, tmp_path, capsys):
         experiments, "result", lambda runs: computed.append(1) or result(runs)
     )
     monkeypatch.setattr(sys, "argv", ["multiple_gpus.py"])
-    runs = [Run(header(), (epoch(1), epoch(2)), tmp_path / "lenet" / "book-cpu1.jsonl")]
+    runs = [Run(header(), (epoch(1), epoch(2)), tmp_path / "cpu1.jsonl")]
     monkeypatch.setattr(measure.sweep, "sweep", lambda *args: runs)
     chapter.measure("multiple_gpus", devices="cpu:1", data="sample", out=tmp_path)
     assert len(computed) == 1 and "test accuracy" in capsys.readouterr().out
@@ -194,11 +239,11 @@ def test_a_run_computes_its_result_once(monkeypatch, tmp_path, capsys):
 def test_a_chapter_as_a_script_takes_the_flags_of_run(monkeypatch, capsys):
     for words, code, says in (
         (["--epochs=3"], 2, "No such option '--epochs'"),
-        (["--lr=0.1"], 2, "--lr 0.1: does not apply to kernels"),
+        (["--lr=0.1"], 2, "--lr 0.1: does not apply to timing"),
     ):
-        monkeypatch.setattr(sys, "argv", ["kernels.py", *words])
+        monkeypatch.setattr(sys, "argv", ["timing.py", *words])
         with pytest.raises(SystemExit) as ended:
-            chapter.measure("kernels")
+            chapter.measure("timing")
         said = capsys.readouterr().err
         assert ended.value.code == code and says in said and said.count("\n") == 1
 

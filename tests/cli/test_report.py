@@ -165,13 +165,12 @@ def test_a_record_without_results_of_its_chapter_has_no_answer(chapter):
 def test_the_answer_is_the_title_of_the_picture_that_shows_it(tmp_path):
     runs = [training(1), training(2, (9.0, 1.0, 1.0, 1.1))]
     titles = {}
-    for path in experiments.draw(runs, tmp_path, "book"):
+    for path in experiments.draw(runs, tmp_path):
         with Image.open(path) as picture:
             titles[path.stem] = picture.info["Title"]
     assert titles == {
-        "book-seconds": "Training on 2 contexts is 2.0 times as fast as on 1 context",
-        "book-accuracy": "Training ends at about the same test accuracy: 0.800 and "
-        "0.800",
+        "seconds": "Training on 2 contexts is 2.0 times as fast as on 1 context",
+        "accuracy": "Training ends at about the same test accuracy: 0.800 and 0.800",
     }
 
 
@@ -197,14 +196,15 @@ def test_the_page_leaves_out_what_it_cannot_show_and_names_it(
     tmp_path, monkeypatch, caplog
 ):
     """An odd record in the folder must not end the runs after it."""
-    (tmp_path / "timing").mkdir()
+    (tmp_path / "timing" / "quick").mkdir(parents=True)
     text = "".join(
         files.to_line(line) + "\n" for line in (header(chapter="timing"), timing())
     )
-    (tmp_path / "timing" / "odd.jsonl").write_text(text)
-    (tmp_path / "timing" / "broken.jsonl").write_text("{")
+    (tmp_path / "timing" / "quick" / "odd.jsonl").write_text(text)
+    (tmp_path / "timing" / "quick" / "broken.jsonl").write_text("{")
     good = training(1)
-    files.write(tmp_path / "lenet" / "good.jsonl", good.header, good.lines)
+    path = tmp_path / "multiple_gpus" / "quick" / "cpu1.jsonl"
+    files.write(path, good.header, good.lines)
     known = experiments.result
 
     def fails(runs):
@@ -214,7 +214,7 @@ def test_the_page_leaves_out_what_it_cannot_show_and_names_it(
 
     monkeypatch.setattr(experiments, "result", fails)
     assert report.write_page(tmp_path).read_text().count("<h2>") == 1
-    assert "timing/odd.jsonl (IndexError: list index" in caplog.text
+    assert "timing/quick/odd.jsonl (IndexError: list index" in caplog.text
     assert "broken.jsonl, line 1" in caplog.text
 
 
@@ -240,15 +240,16 @@ def test_a_wide_table_has_80_columns_on_a_terminal_and_loses_no_cell():
 
 
 def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, monkeypatch):
-    folder = tmp_path / "multiple_gpus"
     runs = {}
-    for preset in ("quick", "quick-b"):
-        run = training(1, preset=preset)
-        path = folder / f"{preset}-cpu1.jsonl"
-        files.write(path, run.header, run.lines)
-        runs[preset] = run = files.read(path)
-        experiments.draw([run], folder, preset)
-        (folder / f"{preset}-results.txt").write_text("further")
+    for recipe in ("quick", "quick,lr=0.1"):
+        folder = tmp_path / "multiple_gpus" / recipe
+        run = training(1, recipe=recipe)
+        files.write(folder / "cpu1.jsonl", run.header, run.lines)
+        runs[recipe] = run = files.read(folder / "cpu1.jsonl")
+        experiments.draw([run], folder)
+        (folder / "results.txt").write_text("further")
+        (folder / "cpu2.partial.jsonl").write_text((folder / "cpu1.jsonl").read_text())
+    Image.new("RGB", (8, 8)).save(folder / "film.gif")
     computed = []
     known = experiments.result
     monkeypatch.setattr(
@@ -256,15 +257,33 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, monkeypatch):
     )
     found = known([runs["quick"]])
     text = report.write_page(tmp_path, [runs["quick"]], found).read_text()
-    assert computed == [[runs["quick-b"]]]  # the other one was known
-    assert text.count('src="./multiple_gpus/quick-seconds.png"') == 1
-    assert text.count('src="./multiple_gpus/quick-b-seconds.png"') == 1
+    assert computed == [[runs["quick,lr=0.1"]]]  # the other one was known
+    assert text.count('src="./multiple_gpus/quick/seconds.png"') == 1
+    assert text.count('src="./multiple_gpus/quick%2Clr%3D0.1/seconds.png"') == 1
+    assert text.count('src="./multiple_gpus/quick%2Clr%3D0.1/film.gif"') == 1
     assert text.count("<h2>") == 2
-    assert text.count('href="./multiple_gpus/quick-results.txt"') == 1
-    assert text.count('href="./multiple_gpus/quick-cpu1.jsonl"') == 1
+    assert text.count('href="./multiple_gpus/quick/results.txt"') == 1
+    assert text.count('href="./multiple_gpus/quick/cpu1.jsonl"') == 1
     # The answering picture is in sight, the other one in a fold; each says its title.
     folds = re.findall("<details>.*?</details>", text, re.DOTALL)
     assert ["accuracy.png" in fold for fold in folds] == [True, False] * 2
     assert 'alt="Training ends at test accuracy: 0.800"' in text
+    # What was interrupted is named, and not a row.
+    assert text.count("still being measured: cpu2.partial.jsonl.") == 2
     for expected in (*found.sentences, *found.table.columns, *found.table.rows[0]):
         assert escape(expected) in text
+
+
+def test_runs_of_other_settings_are_never_compared_in_a_sentence():
+    """One context at batch 10 beside two at 500 were "4 times as fast"."""
+    one = training(1, settings={"global_batch_size": 10, "lr": 0.1, "num_epochs": 4})
+    two = training(2, settings={"global_batch_size": 500, "lr": 0.3, "num_epochs": 4})
+    words = "differ in global_batch_size, lr, .*d2lpar compare runs/.*cpu1"
+    with pytest.raises(RecordError, match=words):
+        result([two, one])
+    # Of methods the settings differ, and counts of devices in a study.
+    methods = [
+        Run(header(1, chapter="least_squares", settings={"method": m}), (point(1),))
+        for m in ("cgls", "normal")
+    ]
+    assert not experiments.differing_settings(methods)

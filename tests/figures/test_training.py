@@ -56,8 +56,8 @@ def test_runs_that_cannot_share_a_picture():
 
 
 def test_files_say_where_they_are_from(tmp_path):
-    paths = experiments.draw([ONE], tmp_path, "book")
-    assert [path.name for path in paths] == ["book-accuracy.png", "book-seconds.png"]
+    paths = experiments.draw([ONE], tmp_path)
+    assert [path.name for path in paths] == ["accuracy.png", "seconds.png"]
     for path in paths:
         with Image.open(path) as picture:
             said = picture.info

@@ -69,8 +69,8 @@ def image_in(axes):
 
 def test_all_pictures_of_two_runs(tmp_path):
     runs = [a_run(2), a_run(1)]
-    paths = experiments.draw(runs, tmp_path / "out", "quick")
-    expected = {f"quick-{name}.png" for name in PICTURES} | {"quick.gif"}
+    paths = experiments.draw(runs, tmp_path / "out")
+    expected = {f"{name}.png" for name in PICTURES} | {"film.gif"}
     assert {path.name for path in paths} == expected
     assert sorted((tmp_path / "out").iterdir()) == sorted(paths)
     strip = figure.pictures(runs)["strip"]

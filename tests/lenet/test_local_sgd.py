@@ -74,8 +74,3 @@ def test_the_outer_step_is_nesterovs():
         start -= 0.7 * (change + 0.9 * velocity)
         for replica in two:
             numpy.testing.assert_allclose(replica.values.asnumpy(), start, atol=1e-6)
-
-
-def test_one_device_sends_nothing_and_the_report_says_so():
-    (line,) = local_sgd.report(devices.parse("cpu:1"), steps_between=[2], n_train=64)
-    assert line.startswith("averages every 2 steps, 1 device: 0 B sent, accuracy 0.")

@@ -45,7 +45,7 @@ def a_checkpoint(epoch=3, seed=0, num_devices=2):
 def test_what_goes_in_comes_out(tmp_path):
     saved = a_checkpoint()
     path = checkpoints.save(tmp_path, saved)
-    assert path.name == "quick-cpu2.epoch000003.safetensors"
+    assert path.name == "cpu2.epoch000003.safetensors"
     loaded = checkpoints.load(path, like=State())
     assert loaded.tensors.keys() == saved.tensors.keys()
     for name, array in saved.tensors.items():
@@ -60,16 +60,15 @@ def test_the_last_two_are_kept(tmp_path):
     other = checkpoints.save(tmp_path, a_checkpoint(1, num_devices=1))
     for epoch in (9, 10, 11):
         checkpoints.save(tmp_path, a_checkpoint(epoch))
-    names = [path.name for path in checkpoints.of_run(tmp_path, "quick-cpu2")]
-    assert names == [f"quick-cpu2.epoch0000{e}.safetensors" for e in (10, 11)]
+    names = [path.name for path in checkpoints.of_run(tmp_path, "cpu2")]
+    assert names == [f"cpu2.epoch0000{e}.safetensors" for e in (10, 11)]
     assert other.exists()
     assert len(list(tmp_path.iterdir())) == 3  # and nothing else
 
 
 def test_a_copy_under_another_name_is_left_alone(tmp_path, caplog):
     copies = [
-        tmp_path / f"quick-cpu2.epoch{what}.safetensors"
-        for what in ("000001-best", "final")
+        tmp_path / f"cpu2.epoch{what}.safetensors" for what in ("000001-best", "final")
     ]
     content = checkpoints.save(tmp_path, a_checkpoint(1)).read_bytes()
     for copy in copies:
@@ -77,7 +76,7 @@ def test_a_copy_under_another_name_is_left_alone(tmp_path, caplog):
     for epoch in (2, 3, 4):
         checkpoints.save(tmp_path, a_checkpoint(epoch))
     assert all(copy.read_bytes() == content for copy in copies)
-    assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 4
+    assert checkpoints.newest(tmp_path, "cpu2", State()).epoch == 4
 
 
 # Damaged and foreign files
@@ -126,24 +125,24 @@ def test_the_newest_good_one_of_the_run_is_found(tmp_path, caplog):
     for epoch in (1, 2):
         path = checkpoints.save(tmp_path, a_checkpoint(epoch))
     checkpoints.save(tmp_path, a_checkpoint(7, num_devices=1))
-    assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 2
+    assert checkpoints.newest(tmp_path, "cpu2", State()).epoch == 2
     spoil(path)
     with caplog.at_level(logging.WARNING, logger="d2lpar"):
-        assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 1
+        assert checkpoints.newest(tmp_path, "cpu2", State()).epoch == 1
     assert "trying the one before" in caplog.text and path.name in caplog.text
 
 
 def test_on_other_devices_the_newest_of_the_folder_is_found_and_said(tmp_path, caplog):
     path = checkpoints.save(tmp_path, a_checkpoint(5, num_devices=1))
-    (tmp_path / ".quick-cpu2.epoch000009-x.safetensors").touch()  # a write cut short
+    (tmp_path / ".cpu2.epoch000009-x.safetensors").touch()  # a write cut short
     with caplog.at_level(logging.WARNING, logger="d2lpar"):
-        assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 5
-    assert f"quick-cpu2 has no checkpoint: continuing from {path}" in caplog.text
+        assert checkpoints.newest(tmp_path, "cpu2", State()).epoch == 5
+    assert f"cpu2 has no checkpoint: continuing from {path}" in caplog.text
 
 
 def test_where_there_is_none_it_says_what_to_do(tmp_path):
     with pytest.raises(CheckpointError, match="run with --checkpoint-every"):
-        checkpoints.newest(tmp_path, "quick-cpu2", State())
+        checkpoints.newest(tmp_path, "cpu2", State())
     spoil(checkpoints.save(tmp_path, a_checkpoint()))
     with pytest.raises(CheckpointError, match="no good checkpoint"):
-        checkpoints.newest(tmp_path, "quick-cpu2", State())
+        checkpoints.newest(tmp_path, "cpu2", State())

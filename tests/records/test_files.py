@@ -71,18 +71,19 @@ def test_a_file_without_a_header_is_an_error(path, content):
 
 
 @pytest.mark.parametrize(
-    "changes, stem, name",
+    "changes, recipe, name",
     [
-        ({}, "book", "book-cpu1"),
-        ({"seed": 7}, "book-seed7", "book-seed7-cpu1"),
-        ({"variant": "cgls"}, "book", "book-cgls-cpu1"),
-        ({"settings": {"threads": 1}}, "book-1thread", "book-1thread-cpu1"),
-        ({"gpu_build": {"tf32": True}}, "book-tf32", "book-tf32-cpu1"),
+        ({}, "book", "cpu1"),
+        ({"seed": 7}, "book-seed7", "cpu1"),
+        ({"variant": "cgls"}, "book", "cgls-cpu1"),
+        ({"settings": {"threads": 1}}, "book-1thread", "cpu1"),
+        ({"gpu_build": {"tf32": True}}, "book-tf32", "cpu1"),
+        ({"recipe": "book,lr=0.1", "seed": 7}, "book,lr=0.1", "cpu1"),
     ],
 )
-def test_names_tell_what_differs_from_the_rule(changes, stem, name):
+def test_a_sweep_is_named_by_its_recipe_those_of_0_5_too(changes, recipe, name):
     changed = header(**changes)
-    assert (files.run_stem(changed), files.run_name(changed)) == (stem, name)
+    assert (files.recipe_of(changed), files.run_name(changed)) == (recipe, name)
 
 
 def test_timed_epochs_leave_out_each_repeats_warm_up():

@@ -14,7 +14,9 @@ from d2lpar.runs.job import Job
 
 def jobs(chapter, **settings):
     one = [Device("cpu", 0)]
-    return [Job(chapter, "quick", one, 0, settings, {}, "d2lpar run", Path("runs"))]
+    return [
+        Job(chapter, "quick", "quick", one, 0, settings, {}, "d2lpar run", Path("runs"))
+    ]
 
 
 class Terminal(io.StringIO):

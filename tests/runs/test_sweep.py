@@ -67,6 +67,7 @@ def job(folder, num_devices=1, **changes):
     made = Job(
         chapter="work",
         preset="quick",
+        recipe="quick",
         devices=devices.names(f"cpu:{num_devices}"),
         seed=0,
         settings={"num_epochs": 2},
@@ -83,11 +84,8 @@ def names(folder):
 
 def test_each_count_has_a_process_and_its_header(tmp_path, capfd):
     made = sweep.sweep([job(tmp_path, 1), job(tmp_path, 2, threads=3)])
-    assert names(tmp_path) == [
-        "quick-sample-3thread-cpu2.jsonl",
-        "quick-sample-cpu1.jsonl",
-    ]
-    two, one = (files.read(tmp_path / name) for name in names(tmp_path))
+    assert names(tmp_path) == ["cpu1.jsonl", "cpu2.jsonl"]
+    one, two = (files.read(tmp_path / name) for name in names(tmp_path))
     assert made == [one, two]  # as they were written
     assert one.lines[0].samples_per_sec != two.lines[0].samples_per_sec
     threads = [run.lines[0].eval_seconds for run in (one, two)]
@@ -118,7 +116,7 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
     sweep.sweep([job(tmp_path, 1), job(tmp_path, 2)], 2, lines.append)
     headers = [line.num_devices for line in lines if isinstance(line, Header)]
     assert headers == [1, 2, 1, 2]
-    assert names(tmp_path) == ["quick-cpu1.jsonl", "quick-cpu2.jsonl"]
+    assert names(tmp_path) == ["cpu1.jsonl", "cpu2.jsonl"]
     for name in names(tmp_path):
         counts = [(e.repeat, e.epoch) for e in files.read(tmp_path / name).epochs]
         assert counts == [(0, 1), (0, 2), (1, 1), (1, 2)]
@@ -127,8 +125,8 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
 def test_environment_of_a_measuring_process(monkeypatch, tmp_path):
     variables = job(tmp_path, 2).variables()
     assert {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} <= variables.keys()
-    both = job(tmp_path, tf32=True, deterministic=True).variables()
-    assert both["NVIDIA_TF32_OVERRIDE"] == both["MXNET_ENFORCE_DETERMINISM"] == "1"
+    variables = job(tmp_path, deterministic=True).variables()
+    assert variables["MXNET_ENFORCE_DETERMINISM"] == "1"
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "7")  # what the user set stays
     assert job(tmp_path).variables()["MALLOC_MMAP_THRESHOLD_"] == "7"
 
@@ -192,8 +190,45 @@ def test_gpus_launch_a_compiled_lenet_as_cuda_graphs(
     assert ("MXNET_ENABLE_CUDA_GRAPHS" in made.variables()) == asked
 
 
+def test_a_record_that_is_replaced_is_named_and_a_longer_one_kept(
+    tmp_path, monkeypatch, caplog
+):
+    epochs = [epoch(1), epoch(2), epoch(3)]
+
+    def run_of(count):
+        lines = [header(), *epochs[:count]]
+        monkeypatch.setattr(sweep, "measure", lambda job: (yield from lines))
+        sweep.sweep([job(tmp_path)])
+
+    run_of(2)
+    assert not caplog.text
+    run_of(3)
+    assert "this replaces cpu1.jsonl of 2026-01-02T03:04:05\n" in caplog.text
+    run_of(1)
+    kept = "cpu1.of-2026-01-02T030405.jsonl"
+    assert f"it was longer, and is kept as {kept}" in caplog.text
+    assert [len(files.read(tmp_path / n).lines) for n in (kept, "cpu1.jsonl")] == [3, 1]
+    assert files.finished_in(tmp_path) == [tmp_path / "cpu1.jsonl"]
+
+
+def test_an_interrupted_record_stays_until_a_longer_one_is_there(tmp_path, monkeypatch):
+    def stopped(job):
+        yield from [header(), epoch(1), epoch(2)]
+        raise DiedError("killed")
+
+    def short(job):
+        yield from [header(), epoch(1)]
+
+    monkeypatch.setattr(sweep, "measure", stopped)
+    with pytest.raises(DiedError):
+        sweep.sweep([job(tmp_path)])
+    monkeypatch.setattr(sweep, "measure", short)
+    sweep.sweep([job(tmp_path)])
+    assert names(tmp_path) == ["cpu1.jsonl", "cpu1.of-2026-01-02T030405.jsonl"]
+
+
 def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path):
-    earlier = tmp_path / "quick-sample-cpu2.jsonl"
+    earlier = tmp_path / "cpu2.jsonl"
     earlier.write_text("earlier")
     failing = job(tmp_path, 2, settings={"num_epochs": 2, "how": "dies"})
     words = "2 devices was killed .signal 9.*smaller batch"
@@ -201,7 +236,7 @@ def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path):
         sweep.sweep([failing])
     assert "\n" not in str(caught.value)
     assert earlier.read_text() == "earlier"
-    partial = files.read(tmp_path / "quick-sample-cpu2.partial.jsonl")
+    partial = files.read(tmp_path / "cpu2.partial.jsonl")
     assert [e.epoch for e in partial.epochs] == [1]
 
 
@@ -236,9 +271,11 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
             while child.status() != psutil.STATUS_ZOMBIE:
                 assert time.monotonic() < limit
                 time.sleep(0.05)
-    assert "--resume last" in said
-    run = files.read(tmp_path / "multiple_gpus" / "dry-run-sample-cpu2.partial.jsonl")
-    (path,) = (tmp_path / "multiple_gpus").glob("*.safetensors")
+    (record,) = tmp_path.glob("multiple_gpus/*/cpu2.partial.jsonl")
+    run = files.read(record)
+    (path,) = record.parent.glob("*.safetensors")
+    words = f"d2lpar run multiple_gpus --num-devices=2 --resume={path}"
+    assert f"continue with: {words}\n" in said
     saved = checkpoints.load(path)
     assert saved.lines[: 1 + len(run.lines)] == (run.header, *run.lines)
     settings, state = run.header.settings, lenet.start(0)

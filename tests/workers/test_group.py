@@ -148,7 +148,8 @@ def test_a_launch_keeps_the_record_and_the_checkpoints_of_one_training(tmp_path)
     settings = {"num_epochs": 2, "global_batch_size": 64, "lr": 0.3}
     train = lenet_concise.train(1, devices="cpu:1", data=data, state=state, **settings)
     epochs = list(train)
-    path = Path("runs", "multiple_gpus_concise", "dry-run-sample-2workers-cpu2.jsonl")
+    recipe = "dry-run,num_epochs=2,sample,workers=2"
+    path = Path("runs", "multiple_gpus_concise", recipe, "cpu2.jsonl")
     last = path.with_suffix(".epoch000002.safetensors")
     assert checkpoints.load(tmp_path / last).facts == state.facts()
     run = files.read(tmp_path / path)
@@ -176,7 +177,7 @@ def test_workers_with_other_data_are_refused(tmp_path):
 def test_other_ways_to_share_train_and_stop_together(tmp_path, flag):
     done = d2lpar("launch", flag, "--devices=cpu:1", "--", *RUN, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = tmp_path.glob("runs/*/*.jsonl")
+    (path,) = tmp_path.glob("runs/*/*/*.jsonl")
     run = files.read(path)
     assert run.header.variant == ("async" if "async" in flag else "2bit")
     assert len(run.epochs) == 2

@@ -129,7 +129,8 @@ def main() -> None:
             print(f"{where}: {1e3 * min(seconds):.3f} ms", flush=True)
         for n, records in lines.items():
             head = header(peer, n, args)
-            files.write(args.out / f"{head.preset}-{files.run_name(head)}.jsonl", head, records)
+            path = args.out / f"{head.preset}-{files.run_name(head)}.jsonl"
+            files.write(path, head, records)
 
 
 if __name__ == "__main__":

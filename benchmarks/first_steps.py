@@ -30,7 +30,7 @@ def epochs(
     """
     from d2lpar import lenet, lenet_concise
     from d2lpar.devices import enable_peer_access
-    from d2lpar.training import choose
+    from d2lpar.epochs import choose
 
     trainings = {"from scratch": lenet.train, "concise": lenet_concise.train}
     chosen = choose(devices, num_devices)

@@ -14,11 +14,11 @@ from d2lpar._mxnet import mx
 from d2lpar.arrays import operations
 from d2lpar.arrays.operations import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
 from d2lpar.devices import label
+from d2lpar.epochs import choose
 from d2lpar.kernels import KernelError
 from d2lpar.machine.host import omp_threads, usable_cores
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import TimingRecord
-from d2lpar.training import choose
 
 log = logging.getLogger("d2lpar")
 

@@ -11,13 +11,7 @@ import numpy
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.datasets import punks
-from d2lpar.errors import SettingError
-from d2lpar.gan import measures
-from d2lpar.gan.networks import build, faces_of, new_networks, set_params
-from d2lpar.gan.updates import Nets, TrainingState, start, step
-from d2lpar.parallel import split_batch
-from d2lpar.records.kinds import FrameRecord, GanEpochRecord
-from d2lpar.training import (
+from d2lpar.epochs import (
     Epoch,
     check_loss,
     check_pixels,
@@ -26,6 +20,12 @@ from d2lpar.training import (
     choose,
     shuffled,
 )
+from d2lpar.errors import SettingError
+from d2lpar.gan import measures
+from d2lpar.gan.networks import build, faces_of, new_networks, set_params
+from d2lpar.gan.updates import Nets, TrainingState, start, step
+from d2lpar.parallel import split_batch
+from d2lpar.records.kinds import FrameRecord, GanEpochRecord
 
 BATCHES_IN_FLIGHT = 2  # each batch that waits holds its activations
 NUM_SAMPLES = 25

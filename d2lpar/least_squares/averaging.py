@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy
 
 from d2lpar._mxnet import mx
+from d2lpar.epochs import check_whole
 from d2lpar.errors import DivergedError
 from d2lpar.least_squares.rows import Answer, Block, RowShards, times
-from d2lpar.training import check_whole
 
 
 def averaging(

@@ -13,8 +13,8 @@ from itertools import accumulate, islice
 import numpy
 
 from d2lpar._mxnet import mx
+from d2lpar.epochs import check_whole
 from d2lpar.least_squares.rows import Answer, Residual, RowShards, times
-from d2lpar.training import check_whole
 
 log = logging.getLogger("d2lpar")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy
 
-from d2lpar import datasets, networks, training
+from d2lpar import datasets, epochs, networks
 from d2lpar._mxnet import mx
 from d2lpar.errors import SettingError
 from d2lpar.records.kinds import AllReduceRecord, StepRecord
@@ -38,22 +38,22 @@ def measure(
     `all_reduce_sizes` bytes and of LeNet's gradients; without sizes none. The others
     are :func:`d2lpar.lenet.train`'s.
     """
-    chosen = training.choose(devices, num_devices)
+    chosen = epochs.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
     if implementation not in step.IMPLEMENTATIONS:
         names = ", ".join(step.IMPLEMENTATIONS)
         raise SettingError(f"implementation {implementation!r}: write one of {names}")
     counts = device_counts or [len(chosen)]
     for count in counts:
-        training.check_whole("device-counts", count, len(chosen))
+        epochs.check_whole("device-counts", count, len(chosen))
     for size in (*batch_sizes, *parts_at):
-        training.check_whole("global-batch-size", size, len(data.y_train))
+        epochs.check_whole("global-batch-size", size, len(data.y_train))
     groups = [chosen[:count] for count in counts]
 
     train_set = data.X_train, data.y_train
-    copies = [training.on_device(train_set, device) for device in chosen]
+    copies = [epochs.on_device(train_set, device) for device in chosen]
     orders = [
-        training.shuffled(len(data.y_train), numpy.random.default_rng(seed), device)
+        epochs.shuffled(len(data.y_train), numpy.random.default_rng(seed), device)
         for device in chosen
     ]
 

@@ -19,10 +19,10 @@ from d2lpar import datasets, networks, parallel
 from d2lpar._mxnet import autograd, mx, np, npx
 from d2lpar.buckets import Bucket, BucketTrainer, allreduce_buckets, update_bucket
 from d2lpar.device_arrays import pushed_together
+from d2lpar.epochs import BATCHES_IN_FLIGHT, Epoch, batch_slices
 from d2lpar.lenet import concise as lenet_concise
 from d2lpar.lenet import network
 from d2lpar.records.kinds import PARTS
-from d2lpar.training import BATCHES_IN_FLIGHT, Epoch, batch_slices
 
 SPLIT, FORWARD, BACKWARD, ALL_REDUCE, UPDATE = PARTS
 LR = 1e-3  # of the steps that are timed: small, so that the parameters stay finite

@@ -6,13 +6,13 @@ import pytest
 from d2lpar import buckets, datasets, devices, lenet, networks
 from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BucketTrainer
+from d2lpar.epochs import on_device
 from d2lpar.errors import SettingError
 from d2lpar.lenet import concise as lenet_concise
 from d2lpar.lenet import network
 from d2lpar.records import files
 from d2lpar.records.kinds import PARTS, AllReduceRecord, StepRecord
 from d2lpar.scaling import allreduce, measure, step
-from d2lpar.training import on_device
 
 rng = numpy.random.default_rng(0)
 DATA = datasets.ImageData(

@@ -95,7 +95,7 @@ def measure(job: Job) -> Iterator[Header | Line]:
     """Run one job in a fresh process; yield the lines of its record as they come."""
     try:
         yield from process.results(
-            "d2lpar.runs.measured:measured",
+            "d2lpar.runs.child:lines_of",
             {"job": job},
             environment=job.variables(),
             seconds_to_stop=SECONDS_TO_STOP,

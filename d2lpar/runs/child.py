@@ -25,13 +25,13 @@ from d2lpar.runs.resume import Resumable
 log = logging.getLogger("d2lpar")
 
 
-def measured(job: Job) -> Iterator[Header | Line]:
+def lines_of(job: Job) -> Iterator[Header | Line]:
     """Yield the records of a job's variants, each with its header first."""
     chosen = devices.contexts(job.devices)
     devices.enable_peer_access(chosen)
     data = experiments.load(job.experiment.load)(**job.data)
     if job.is_worker:
-        yield from measured_by_workers(job, chosen, data)
+        yield from lines_by_workers(job, chosen, data)
         return
     for work in job.each_variant():
         header = header_of(work, chosen, data)
@@ -145,7 +145,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
 # One of several workers
 
 
-def measured_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | Line]:
+def lines_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | Line]:
     """Yield this worker's record of a job that several workers share."""
     from d2lpar.workers.group import Workers
     from d2lpar.workers.node import worker_info

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar.book_lenet import lenet
 from d2lpar.device_arrays import (
     as_array,
     check_labels,
@@ -34,7 +35,6 @@ from d2lpar.device_arrays import (
     untied,
 )
 from d2lpar.devices import check_contexts, check_exists
-from d2lpar.networks import lenet
 
 softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
 softmax_cross_entropy.hybridize()  # one call from Python instead of five

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy
 
 from d2lpar._mxnet import gluon, gluon_block, np
+from d2lpar.book_lenet import SHAPES, bias_as_weight, padded_bias
 from d2lpar.machine import host
-from d2lpar.networks import SHAPES, bias_as_weight, padded_bias
 
 # Channels of the convolutions: the book's, and whole blocks of 8, in which oneDNN
 # computes with AVX2.

@@ -169,7 +169,7 @@ def test_what_cannot_be_evaluated_is_refused():
 
 
 def test_several_contexts_with_several_threads_each_do_not_hang(data):
-    """np.dot would: see `networks.dense`. In a process of its own, for its threads."""
+    """np.dot would (`book_lenet.dense`). In a process of its own, for its threads."""
     code = """
 from d2lpar import datasets, lenet, lenet_concise
 data = datasets.fashion_sample(n_train=600, n_test=100)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx, np
-from d2lpar.device_arrays import as_array, shares
+from d2lpar.parallel import shares
+from d2lpar.step_checks import as_array
 
 BLOCK_BYTES = 2**26  # of A, per device and round
 RESIDENT_BYTES = 2**30  # up to this size A stays on the devices between rounds

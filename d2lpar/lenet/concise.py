@@ -13,13 +13,13 @@ from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.book_lenet import check_images
 from d2lpar.buckets import BucketTrainer
-from d2lpar.device_arrays import check_dtype, check_labels, check_losses, shares
 from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
 from d2lpar.lenet import network
 from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import TrainingState, setup
-from d2lpar.parallel import split_batch
+from d2lpar.parallel import shares, split_batch
 from d2lpar.records.kinds import EpochRecord
+from d2lpar.step_checks import check_dtype, check_labels, check_losses
 
 
 def build(

@@ -9,9 +9,8 @@ import numpy
 from d2lpar import timing
 from d2lpar._mxnet import mx, np
 from d2lpar.book_lenet import SHAPES
-from d2lpar.device_arrays import shares
 from d2lpar.errors import first_line
-from d2lpar.parallel import allreduce
+from d2lpar.parallel import allreduce, shares
 from d2lpar.records.kinds import AllReduceRecord
 
 DeviceArrays = Sequence[Sequence[np.ndarray]]

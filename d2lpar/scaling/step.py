@@ -18,10 +18,10 @@ import numpy
 from d2lpar import book_lenet, datasets, parallel
 from d2lpar._mxnet import autograd, mx, np, npx
 from d2lpar.buckets import Bucket, BucketTrainer, allreduce_buckets, update_bucket
-from d2lpar.device_arrays import pushed_together
 from d2lpar.epochs import BATCHES_IN_FLIGHT, Epoch, batch_slices
 from d2lpar.lenet import concise as lenet_concise
 from d2lpar.lenet import network
+from d2lpar.parallel import pushed_together
 from d2lpar.records.kinds import PARTS
 
 SPLIT, FORWARD, BACKWARD, ALL_REDUCE, UPDATE = PARTS

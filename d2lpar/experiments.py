@@ -138,7 +138,7 @@ def measured_by(runs: Sequence[Run]) -> Experiment:
 
 def result(runs: Sequence[Run]) -> Result:
     """Compute what runs that were measured together found, in any order."""
-    from d2lpar.figures import labels
+    from d2lpar.records import labels
 
     experiment = measured_by(runs)
     runs = sorted(runs, key=lambda run: run.header.num_devices)
@@ -151,7 +151,8 @@ def draw(
     runs: Sequence[Run], folder: str | Path, stem: str, found: Result | None = None
 ) -> list[Path]:
     """Draw runs measured together, as ``<folder>/<stem>-*``; return the files."""
-    from d2lpar.figures import labels, page  # matplotlib is slow to import
+    from d2lpar.figures import page  # matplotlib is slow to import
+    from d2lpar.records import labels
 
     for run in runs:
         if not run.lines:

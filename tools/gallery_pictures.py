@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from d2lpar.arrays import figure as arrays
 from d2lpar.arrays import result as timing
 from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
 from d2lpar.figures.page import Picture
 from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
@@ -33,7 +33,7 @@ from d2lpar.lenet.result import pooled
 from d2lpar.low_precision import figure as low_precision
 from d2lpar.low_precision.result import baseline, merged
 from d2lpar.low_precision.result import speedup as speedup_of_precision
-from d2lpar.records import files
+from d2lpar.records import files, labels
 from d2lpar.records.comparison import (
     ArmTimes,
     Summary,

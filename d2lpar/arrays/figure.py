@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 
 from d2lpar.arrays.result import TITLES, Row, fastest, fastest_forms, rows, rows_of
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
+from d2lpar.records import labels
 from d2lpar.records.comparison import ratio
 from d2lpar.records.kinds import Run
 from d2lpar.text import number

@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from d2lpar.figures import labels
+from d2lpar.records import labels
 from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import Summary, ratio, summarize
 from d2lpar.records.kinds import Run

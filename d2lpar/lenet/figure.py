@@ -9,8 +9,8 @@ from statistics import median
 from matplotlib.axes import Axes
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page
-from d2lpar.records import comparison
+from d2lpar.figures import page
+from d2lpar.records import comparison, labels
 from d2lpar.records.kinds import Run, group, timed_epochs
 from d2lpar.text import plural
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from statistics import median
 
-from d2lpar.figures import labels
-from d2lpar.records import comparison
+from d2lpar.records import comparison, labels
 from d2lpar.records.comparison import seconds_per_epoch
 from d2lpar.records.kinds import EpochRecord, Run, group, timed_epochs
 from d2lpar.records.result import Result, Table, listed, sentence

@@ -9,7 +9,8 @@ import numpy
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
+from d2lpar.records import labels
 from d2lpar.records.kinds import Run
 from d2lpar.scaling.model import Study, all_reduces, studies
 from d2lpar.scaling.result import name_of, pairs_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from d2lpar.figures import labels
+from d2lpar.records import labels
 from d2lpar.records.comparison import FEWEST, in_cell, ratio, ratio_of_pairs
 from d2lpar.records.kinds import PARTS, Run
 from d2lpar.records.result import Result, Table, listed, sentence

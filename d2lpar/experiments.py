@@ -462,7 +462,7 @@ _ALL = (
         about="trains LeNet, also on several workers",
         measure="d2lpar.lenet.concise:train",
         measure_with_workers="d2lpar.lenet.workers:train",
-        figure="d2lpar.lenet.figure:seconds",
+        figure="d2lpar.figures.trainings:seconds",
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -31,8 +31,8 @@ def build(
 ) -> tuple[network.LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
     """Return the compiled network, with `params` on every device, trainer and loss."""
     kind = devices[0].device_type
-    many_images = kind == "gpu" and per_device_batch_size >= network.many()
-    net = network.LeNet(many_images, channels)
+    is_large = per_device_batch_size >= network.bias_as_weight_from()
+    net = network.LeNet(kind == "gpu" and is_large, channels)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(ctx=devices)
     for block in (net, loss):

@@ -91,9 +91,9 @@ def test_allreduce_is_the_sum_to_the_bit(dtype, n, two_gpus):
 
 
 def test_a_bias_as_a_weight_is_the_plain_convolution(gpu):
-    """With MANY_IMAGES, the form that `convolve` takes: scores and all gradients."""
+    """From that size on, the form that `convolve` takes: scores and all gradients."""
     rng = numpy.random.default_rng(0)
-    shapes = (book_lenet.MANY_IMAGES, 1, 12, 12), (4, 1, 3, 3), (4,)
+    shapes = (book_lenet.BIAS_AS_WEIGHT_FROM, 1, 12, 12), (4, 1, 3, 3), (4,)
     hosts = [rng.random(shape, dtype="float32") for shape in shapes]
 
     def plain(X, W, b):

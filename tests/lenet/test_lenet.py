@@ -192,8 +192,8 @@ def test_a_bias_as_a_weight_is_the_same_convolution():
     host, loss = init_lenet(0.1, seed=0), gluon.loss.SoftmaxCrossEntropyLoss()
     X = np.array(numpy.random.default_rng(0).random((8, 1, 28, 28), numpy.float32))
     results = []
-    for many_images in (False, True):
-        net = network.LeNet(many_images)
+    for biases_as_weights in (False, True):
+        net = network.LeNet(biases_as_weights)
         net.initialize()
         net.hybridize(static_alloc=True, static_shape=True)
         net(X)

@@ -78,7 +78,7 @@ def sweep(
     with ExitStack() as at_the_end:
         for repeat in range(repeats):
             for job in jobs:
-                with closing(measure(replace(job, repeat=repeat))) as lines:
+                with closing(run_job(replace(job, repeat=repeat))) as lines:
                     for line in lines:
                         if isinstance(line, Header):
                             run = files.run_name(line)
@@ -91,7 +91,7 @@ def sweep(
         return [record.finish() for record in records.values()]
 
 
-def measure(job: Job) -> Iterator[Header | Line]:
+def run_job(job: Job) -> Iterator[Header | Line]:
     """Run one job in a fresh process; yield the lines of its record as they come."""
     try:
         yield from process.results(

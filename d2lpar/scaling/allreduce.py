@@ -89,7 +89,7 @@ VARIANTS: dict[str, Callable[[], AllReduce]] = {
 }
 
 
-def measure(
+def time_all(
     devices: Sequence[mx.Context],
     sizes: Sequence[int],
     in_steps: tuple[str, int] = ("", 0),

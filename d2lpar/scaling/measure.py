@@ -15,7 +15,7 @@ from d2lpar.records.kinds import AllReduceRecord, StepRecord
 from d2lpar.scaling import allreduce, step
 
 
-def measure(
+def study(
     num_devices: int | None = None,
     *,
     devices: str | Sequence[mx.Context] = "auto",
@@ -100,4 +100,4 @@ def measure(
     for group in groups:
         if all_reduce_sizes and len(group) > 1:
             in_steps = build(group, 1).all_reduce
-            yield from allreduce.measure(group, all_reduce_sizes, in_steps)
+            yield from allreduce.time_all(group, all_reduce_sizes, in_steps)

@@ -155,7 +155,7 @@ def test_every_variant_sums(name, n):
 def study(n, **settings):
     common = {"samples": 2, "seconds": 0.01, "turns": 2, "parts_at": (8,)}
     common |= {"batch_sizes": (2, 8)}
-    return list(measure.measure(devices=f"cpu:{n}", data=DATA, **common | settings))
+    return list(measure.study(devices=f"cpu:{n}", data=DATA, **common | settings))
 
 
 @pytest.mark.parametrize("implementation", step.IMPLEMENTATIONS)

@@ -156,10 +156,10 @@ class RowShards:
         parts = []
         for blocks in self.rounds():
             for k, A, b in blocks:
-                q = of_rows(b, times(A, xs[k]))
+                q = of_rows(b, matmul(A, xs[k]))
                 part = (q * q).sum().reshape((1, 1))
                 if transposed:
-                    part = mx.nd.concat(part, times(A, q, transpose=True), dim=0)
+                    part = mx.nd.concat(part, matmul(A, q, transpose=True), dim=0)
                 parts.append(part)
         sums = numpy.zeros(1 + self.n)  # in float64
         for part in parts:
@@ -204,7 +204,7 @@ class FileRows:
         return numbers.reshape(-1, self.shape[1])
 
 
-def times(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):
+def matmul(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):
     """A x, or A^T x without forming A^T; x is (n, k) or (rows, k)."""
     # MXNet's BLAS is up to twice as fast with the long matrix on the right.
     product = mx.nd.linalg.gemm2(x, A, transpose_a=True, transpose_b=not transpose)

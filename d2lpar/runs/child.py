@@ -207,7 +207,9 @@ def header_of_all(workers: Any, header: Header) -> Header:
     )
 
 
-def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[Line]:
+def with_traffic(
+    train: Callable[..., Iterator[Line]], **arguments: Any
+) -> Iterator[Line]:
     """Yield a training's epochs with the `wire_bytes` that this host sent for each."""
     import psutil
 
@@ -215,6 +217,6 @@ def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[L
         return psutil.net_io_counters(True)[os.environ["DMLC_INTERFACE"]].bytes_sent
 
     before = bytes_sent()
-    for line in train(**how):
+    for line in train(**arguments):
         yield msgspec.structs.replace(line, wire_bytes=bytes_sent() - before)
         before = bytes_sent()

@@ -16,8 +16,8 @@ from statistics import median
 from matplotlib.axes import Axes
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page
-from d2lpar.records import files
+from d2lpar.figures import page
+from d2lpar.records import files, labels
 from d2lpar.records.comparison import ArmTimes, arm_times
 from d2lpar.records.kinds import ArmSample, BenchmarkHeader, Run, group
 

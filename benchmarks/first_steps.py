@@ -30,7 +30,7 @@ def epochs(
     """
     from d2lpar import lenet, lenet_concise
     from d2lpar.devices import enable_peer_access
-    from d2lpar.training import choose
+    from d2lpar.epochs import choose
 
     trainings = {"from scratch": lenet.train, "concise": lenet_concise.train}
     chosen = choose(devices, num_devices)
@@ -56,12 +56,12 @@ def first_steps(
     (STEPS, global_batch_size), int64; "losses" (STEPS,), float64, is the mean over each
     batch before its step. A peer refuses to be timed where a loss differs.
     """
-    from d2lpar import devices, lenet, networks
+    from d2lpar import book_lenet, devices, lenet
     from d2lpar._mxnet import np
     from d2lpar.parallel import get_params, train_batch
 
     one = devices.parse("cpu:1")
-    check = networks.init_lenet(SCALE, seed)
+    check = book_lenet.init_lenet(SCALE, seed)
     state = lenet.start(seed)
     order = numpy.random.default_rng([seed, 1]).permutation(len(data.y_train))
     index = numpy.resize(order, (STEPS, global_batch_size))

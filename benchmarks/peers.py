@@ -30,8 +30,8 @@ from arms import Arm
 
 from d2lpar import datasets, experiments
 from d2lpar.errors import D2lparError, RunError
-from d2lpar.figures import labels
 from d2lpar.machine import builds, host
+from d2lpar.records import labels
 from d2lpar.text import plural
 
 PRESETS = {

@@ -12,11 +12,11 @@ loaded after d2lpar has set the variables that MXNet reads once, when it is impo
 The names are in `__init__.pyi`, which type checkers read, too.
 """
 
-import lazy_loader
+from d2lpar._public_names import from_stub
 
 __version__ = "0.5.0"
 
-__getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, _, __all__ = from_stub(__name__, __file__)
 __all__.append("__version__")
 
 

@@ -1,4 +1,4 @@
-# The public names; lazy_loader reads this file at run time.
+# The public names; _public_names.py reads this file at run time.
 from . import datasets as datasets
 from . import devices as devices
 from . import gan as gan
@@ -14,13 +14,13 @@ from ._mxnet import gluon as gluon
 from ._mxnet import mx as mx
 from ._mxnet import np as np
 from ._mxnet import npx as npx
+from .book_lenet import init_lenet as init_lenet
 from .datasets import fashion_mnist as fashion_mnist
 from .datasets import fashion_sample as fashion_sample
 from .devices import try_all_gpus as try_all_gpus
 from .devices import try_gpu as try_gpu
 from .lenet import evaluate_accuracy as evaluate_accuracy
 from .lenet import local_sgd as local_sgd
-from .networks import init_lenet as init_lenet
 from .parallel import allreduce as allreduce
 from .parallel import get_params as get_params
 from .parallel import sgd as sgd

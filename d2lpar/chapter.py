@@ -42,9 +42,9 @@ def answer(what: str, value: float | str) -> None:
     """Show the answer, and how far off the guess was; note both in a file of runs/."""
     value = _plain(value)
     guess = _guesses.pop(what, None)
-    text = f"{what}: {_said(value)}"
+    text = f"{what}: {_in_words(value)}"
     if guess is not None:
-        good, off = _judge(guess, value)
+        good, off = _assess(guess, value)
         _good.append(good)
         shown = f"{guess:g}" if isinstance(guess, float) else guess
         text += f" (you said {shown}: {off})"
@@ -69,22 +69,23 @@ def score() -> None:
 
 
 def _plain(value: object) -> float | str:
-    """A word, or a number of any type as Python's. JSON has no infinities: words."""
+    """Return a word, an int or a float, as JSON has them: "inf" and "nan" are words."""
     if isinstance(value, str):
         return str(value)
-    known = float(value)  # type: ignore[arg-type]
-    if not isfinite(known):
-        return str(known)
-    return int(known) if known.is_integer() and abs(known) < 1e15 else known
+    as_float = float(value)  # type: ignore[arg-type]
+    if not isfinite(as_float):
+        return str(as_float)
+    is_exact = as_float.is_integer() and abs(as_float) < 1e15
+    return int(as_float) if is_exact else as_float
 
 
-def _said(value: float | str) -> str:
-    """A word, all digits of a whole number, or a few digits of another one."""
+def _in_words(value: float | str) -> str:
+    """Return a word, all digits of a whole number, or three digits of another."""
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
-    """Is a guess right, or within a factor of two, and in words."""
+def _assess(guess: float | str, value: float | str) -> tuple[bool, str]:
+    """Return whether a guess is right or within a factor of two, and how far off."""
     if isinstance(guess, str) and not isinstance(value, str):
         return False, "a word: write a number, without quotation marks"
     if isinstance(guess, str) or isinstance(value, str):
@@ -93,7 +94,7 @@ def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
     if guess == value:
         return True, "right"
     if min(guess, value) <= 0 <= max(guess, value):
-        return False, f"off by {_said(float(abs(guess - value)))}"
+        return False, f"off by {_in_words(float(abs(guess - value)))}"
     ratio = max(guess / value, value / guess)
     return ratio <= 2, f"off by {ratio:,.1f} times"
 
@@ -140,5 +141,5 @@ def measure(name: str, **settings: object) -> list[Run]:
     def work() -> list[Run]:
         return measure(name, **{**settings, **flags_of(name, sys.argv[1:])})
 
-    found = guard(work)
-    return found if isinstance(found, list) else []  # --help measures nothing
+    runs = guard(work)
+    return runs if isinstance(runs, list) else []  # --help measures nothing

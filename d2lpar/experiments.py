@@ -152,7 +152,7 @@ def result(runs: Sequence[Run]) -> Result:
 
     Raises :class:`RecordError` for runs whose settings differ.
     """
-    from d2lpar.figures import labels
+    from d2lpar.records import labels
 
     experiment = measured_by(runs)
     if different := differing_settings(runs):
@@ -172,7 +172,8 @@ def draw(
     runs: Sequence[Run], folder: str | Path, found: Result | None = None
 ) -> list[Path]:
     """Draw the runs of one sweep in a folder; return the files."""
-    from d2lpar.figures import labels, page  # matplotlib is slow to import
+    from d2lpar.figures import page  # matplotlib is slow to import
+    from d2lpar.records import labels
 
     for run in runs:
         if not run.lines:
@@ -255,7 +256,7 @@ _ALL = (
             "book": {"product_repeats": 3},
             "dry-run": {"repeats": 1, "data": TINY_ARRAYS},
         },
-        measure="d2lpar.arrays.timings:measure",
+        measure="d2lpar.arrays.timings:time_all",
         load="d2lpar.arrays.operations:Sizes",
         result="d2lpar.arrays.result:result",
         figure="d2lpar.arrays.figure:pictures",
@@ -302,7 +303,7 @@ _ALL = (
                 "data": {"n_train": 128, "n_test": 100},
             },
         },
-        measure="d2lpar.scaling.measure:measure",
+        measure="d2lpar.scaling.measure:study",
         environment_of_gpus=CUDA_GRAPHS,
         **FASHION_MNIST,
         result="d2lpar.scaling.result:result",
@@ -428,7 +429,7 @@ _ALL = (
         about="trains LeNet, also on several workers",
         measure="d2lpar.lenet.concise:train",
         measure_with_workers="d2lpar.lenet.workers:train",
-        figure="d2lpar.lenet.figure:seconds",
+        figure="d2lpar.figures.trainings:seconds",
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -11,30 +11,24 @@ https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
-from d2lpar.device_arrays import (
+from d2lpar.book_lenet import lenet
+from d2lpar.devices import check_contexts, check_exists
+from d2lpar.step_checks import (
     as_array,
     check_labels,
     check_losses,
     check_replicas,
-    clear_gradients,
-    copy_to,
-    keep_frozen,
-    kvstore_for,
-    on_device,
-    on_gpu_in_float32,
     parameters,
-    pushed_together,
     share_memory,
-    shares,
-    untied,
 )
-from d2lpar.devices import check_contexts, check_exists
-from d2lpar.networks import lenet
 
 softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
 softmax_cross_entropy.hybridize()  # one call from Python instead of five
@@ -56,7 +50,7 @@ def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndar
     """
     check_exists(device)
     params, arrays = parameters(params)
-    copies = {id(p): copy_to(a, device) for p, a in zip(params, arrays)}
+    copies = {id(p): _copy_to(a, device) for p, a in zip(params, arrays)}
     for p in copies.values():
         p.attach_grad()
     return [copies[id(p)] for p in params]
@@ -120,16 +114,16 @@ def split_batch(
             f"devices[:{len(X)}], or call train_batch, which does"
         )
     parts = shares(len(X), len(devices))
-    X_shards = [on_device(X[part], device) for part, device in zip(parts, devices)]
-    y_shards = [on_device(y[part], device) for part, device in zip(parts, devices)]
+    X_shards = [_on_device(X[part], device) for part, device in zip(parts, devices)]
+    y_shards = [_on_device(y[part], device) for part, device in zip(parts, devices)]
     return X_shards, y_shards
 
 
 def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
     """Sum each parameter's gradient over the replicas, in place."""
-    grads = [[p.grad for p in untied(params)] for params in device_params]
+    grads = [[p.grad for p in _untied(params)] for params in device_params]
     if len(grads) > 1 and all(map(on_gpu_in_float32, device_params)):
-        keys, store = kvstore_for(grads)  # one call, because each has a fixed cost
+        keys, store = _kvstore_for(grads)  # one call, because each has a fixed cost
         store.pushpull(keys, [list(of_all) for of_all in zip(*grads)])
     else:
         for i in range(len(grads[0])):
@@ -138,7 +132,7 @@ def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
 
 def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Take a step of minibatch SGD in place: p -= lr * p.grad / batch_size."""
-    params = untied(params)
+    params = _untied(params)
     if not on_gpu_in_float32(params):
         for p in params:
             p -= lr / batch_size * p.grad
@@ -182,7 +176,7 @@ def train_batch(
     X_shards, y_shards = split_batch(X, y, devices[: len(X) or 1])
     check_replicas(device_params, devices, X_shards[0].dtype)
     with pushed_together(devices[0]):
-        clear_gradients(device_params)
+        _clear_gradients(device_params)
         # The loss of each shard and its gradients, on its own device
         with autograd.record():
             y_hats = [net(X_k, params) for X_k, params in zip(X_shards, device_params)]
@@ -191,10 +185,98 @@ def train_batch(
         check_losses(losses, X_shards)
         for l in losses:
             l.backward()
-        keep_frozen(device_params)
+        _keep_frozen(device_params)
         # Sum the gradients over the devices
         reduce(device_params)
         # Every replica takes the same step, divided by the size of the global batch
         for params in device_params:
             update(params, lr, len(X))
     return losses
+
+
+# What the four functions use.
+
+
+def shares(n: int, parts: int) -> list[slice]:
+    """Cut range(n) into contiguous parts, whose lengths differ by at most one.
+
+    >>> shares(10, 3)
+    [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
+    """
+    size, extra = divmod(n, parts)
+    starts = [k * size + min(k, extra) for k in range(parts + 1)]
+    return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
+
+
+def _untied(params: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Return the distinct arrays of a replica: tied weights are listed twice."""
+    distinct = {id(p): p for p in params}
+    return params if len(distinct) == len(params) else list(distinct.values())
+
+
+def _on_device(array: numpy.ndarray | np.ndarray, device: mx.Context) -> np.ndarray:
+    """Return the array on a device: a copy, unless it is an MXNet array there."""
+    if isinstance(array, np.ndarray):
+        return array.as_in_ctx(device)
+    return _copy_to(array, device)
+
+
+def _copy_to(array: numpy.ndarray | np.ndarray, device: mx.Context) -> np.ndarray:
+    """Return a copy of the array on a device, of the same dtype."""
+    return np.array(array, dtype=array.dtype, ctx=device)
+
+
+def _clear_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Set all gradients to 0: an unused parameter would keep its last."""
+    for k, params in enumerate(device_params):
+        flat = getattr(params, "grads", None)  # of a bucket
+        grads = [p.grad for p in params] if flat is None else [flat]
+        absent = [i for i, g in enumerate(grads) if g is None]
+        if absent:
+            raise ValueError(
+                f"parameter {absent[0]} of replica {k} has no gradient: use get_params"
+            )
+        arrays = [g.as_nd_ndarray() for g in grads]
+        mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
+
+
+def _keep_frozen(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Give parameters with ``grad_req="null"`` the zeros back that backward took."""
+    for params in device_params:
+        for p in params if not hasattr(params, "grads") else ():
+            if p.grad is None:
+                p.attach_grad("null")
+
+
+# Starting a small operation on a GPU takes longer than computing it. So on GPUs there
+# are fewer of them, each of which computes the same numbers as many small ones.
+
+
+def on_gpu_in_float32(params: Sequence[np.ndarray]) -> bool:
+    """Return whether one operation on all `params` is faster than one on each."""
+    on_gpu = params[0].ctx.device_type == "gpu"
+    return on_gpu and all(p.dtype == numpy.float32 for p in params)
+
+
+def pushed_together(device: mx.Context) -> contextlib.AbstractContextManager:
+    """Push a GPU's operations in groups of 100.
+
+    The engine waits for the GPU after each group, a quarter of the time from scratch.
+    """
+    on_gpu = device.device_type == "gpu"
+    return mx.engine.bulk(100) if on_gpu else contextlib.nullcontext()
+
+
+def _kvstore_for(arrays: Sequence[Sequence[np.ndarray]]) -> tuple:
+    """Return keys and a kvstore that sums ``arrays[k]``, of device k, over all k."""
+    shapes = tuple(array.shape for array in arrays[0])
+    devices = tuple(of_one[0].ctx for of_one in arrays)
+    return _kvstore(shapes, devices, threading.get_ident())
+
+
+@functools.lru_cache(maxsize=8)
+def _kvstore(shapes: tuple, devices: tuple, thread: int) -> tuple:
+    # One per thread: its buffers hold a sum until all devices have copied it.
+    keys, store = list(range(len(shapes))), mx.kv.create("device")
+    store.init(keys, [np.zeros(shape, ctx=devices[0]) for shape in shapes])
+    return keys, store

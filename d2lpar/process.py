@@ -78,9 +78,9 @@ def results(
             ours.close()
 
 
-def answer(work: str, job: Mapping[str, Any], **how: Any) -> Any:
-    """Return the last of :func:`results`, whose keywords are `how`."""
-    *_, last = results(work, job, **how)
+def answer(work: str, job: Mapping[str, Any], **options: Any) -> Any:
+    """Return the last of :func:`results`, with its keywords as `options`."""
+    *_, last = results(work, job, **options)
     return last
 
 
@@ -129,13 +129,13 @@ def _crash(status: int, output: Path) -> str:
     """Say in one clause how a process ended, with the last line that it printed."""
     if status == -signal.SIGKILL:
         return "killed (signal 9)"
-    how = f"status {status}" if status >= 0 else signal.Signals(-status).name
-    said = b""
+    ending = f"status {status}" if status >= 0 else signal.Signals(-status).name
+    printed = b""
     with suppress(OSError), output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - 4096))
-        said = file.read()
-    *_, last = said.decode(errors="replace").strip().split("\n")
-    return f"ended with {how}: {last[:300] or 'it printed nothing'}"
+        printed = file.read()
+    *_, last = printed.decode(errors="replace").strip().split("\n")
+    return f"ended with {ending}: {last[:300] or 'it printed nothing'}"
 
 
 # In the child
@@ -172,20 +172,21 @@ def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
     log.propagate = False
     module, _, function = work.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)(**job)
-        _send_results(found if isinstance(found, Iterator) else iter([found]))
+        outcome = getattr(importlib.import_module(module), function)(**job)
+        is_iterator = isinstance(outcome, Iterator)
+        _send_results(outcome if is_iterator else iter([outcome]))
         _send("end")
     except D2lparError as error:
         _send("error", str(error))
     except BaseException as error:
         traceback.print_exc()
-        _send(*_told(error))
+        _send(*_message_of(error))
     # At once: a failed allocation may have damaged MXNet, and what the work has started
     # may never end.
     os._exit(0)
 
 
-def _told(error: BaseException) -> tuple[str, str]:
+def _message_of(error: BaseException) -> tuple[str, str]:
     """Return the kind of message, and in one line why the work failed."""
     line = first_line(error)[:300]
     if isinstance(error, MemoryError):
@@ -197,14 +198,14 @@ def _told(error: BaseException) -> tuple[str, str]:
     return "died", f"failed: {type(error).__name__}: {line}"
 
 
-def _send_results(found: Iterator) -> None:
+def _send_results(results: Iterator) -> None:
     try:
-        for result in found:
+        for result in results:
             _send("result", result)
     except KeyboardInterrupt:
         # Between two results the work has not seen the signal yet.
         with suppress(KeyboardInterrupt, StopIteration):
-            found.throw(KeyboardInterrupt())
+            results.throw(KeyboardInterrupt())
         os._exit(130)  # at once: MXNet would finish its queue of work first
 
 

@@ -17,10 +17,10 @@ def number(value: float) -> str:
     return f"{value:,.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
-def times(ratio: float) -> str:
+def as_ratio(ratio: float) -> str:
     """Return a ratio above 1 with one decimal, or more where one would say 1.0.
 
-    >>> times(1.84), times(12.3), times(1.04), times(1.004)
+    >>> as_ratio(1.84), as_ratio(12.3), as_ratio(1.04), as_ratio(1.004)
     ('1.8', '12.3', '1.04', '1.004')
     """
     digits = next((n for n in (1, 2, 3) if round(ratio, n) != 1), 3)

@@ -5,9 +5,9 @@ import pytest
 
 from d2lpar import devices
 from d2lpar._mxnet import autograd, gluon, np
+from d2lpar.book_lenet import init_lenet
 from d2lpar.buckets import BUCKETS, Bucket, BucketTrainer, flatten
 from d2lpar.lenet import concise
-from d2lpar.networks import init_lenet
 from d2lpar.parallel import get_params, train_batch
 
 

@@ -15,7 +15,7 @@ from d2lpar import (
     train_batch,
 )
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
-from d2lpar.device_arrays import shares
+from d2lpar.parallel import shares
 
 CPUS = [mx.cpu(k) for k in range(8)]
 DTYPES = st.sampled_from(["float16", "float32", "float64", "int32", "int64", "uint8"])

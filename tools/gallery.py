@@ -42,9 +42,9 @@ from PIL import Image, PngImagePlugin
 
 from d2lpar import __version__, experiments
 from d2lpar.errors import D2lparError, RecordError, RunError
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
 from d2lpar.gan import figure as gan
-from d2lpar.records import files
+from d2lpar.records import files, labels
 from d2lpar.records.kinds import Header, Run, group
 
 ROOT = Path(__file__).parents[1]

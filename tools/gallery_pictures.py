@@ -23,17 +23,16 @@ from matplotlib.axes import Axes
 from d2lpar.arrays import figure as arrays
 from d2lpar.arrays import result as timing
 from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page
+from d2lpar.figures import page, trainings
 from d2lpar.figures.page import Picture
 from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
 from d2lpar.least_squares.result import comparable, seconds_of
-from d2lpar.lenet import figure as lenet
 from d2lpar.lenet.result import pooled
 from d2lpar.low_precision import figure as low_precision
 from d2lpar.low_precision.result import baseline, merged
 from d2lpar.low_precision.result import speedup as speedup_of_precision
-from d2lpar.records import files
+from d2lpar.records import files, labels
 from d2lpar.records.comparison import (
     ArmTimes,
     Summary,
@@ -201,7 +200,7 @@ def two_devices(one: Runs, two: Runs, cores: Runs, gpus: Runs) -> Picture:
     drawn = picture(title, words, [*one, *two, *cores, *gpus], (10.4, 4.6), columns=2)
     left, right = drawn.axes
     same = pooled([*one, *two])
-    lenet.curves(left, same, by_seconds=True)
+    trainings.curves(left, same, by_seconds=True)
     left.set_ylim(0.5, 0.88)
     left.legend(left.lines, [labels.configuration(run.header) for run in same])
     left.axhline(0.8, **page.LIMIT)

@@ -21,7 +21,8 @@ from PIL import Image
 
 from d2lpar import experiments
 from d2lpar.arrays import result as timings
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
+from d2lpar.records import labels
 from d2lpar.records.comparison import (
     ArmTimes,
     Summary,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 
 from d2lpar.arrays.result import TITLES, Row, fastest, fastest_forms, rows, rows_of
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
+from d2lpar.records import labels
 from d2lpar.records.comparison import ratio
 from d2lpar.records.kinds import Run
 from d2lpar.text import number
@@ -85,10 +86,10 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
             continue
         written = next((r for r in forms if r.form in ("as written", "dot")), forms[0])
         x, best = written.intensity, fastest(forms).gflop_per_sec
-        ink = {"color": page.OURS, "ms": 7}
-        axes.plot(x, best, "o", **ink)
+        style = {"color": page.OURS, "ms": 7}
+        axes.plot(x, best, "o", **style)
         if best > 1.2 * written.gflop_per_sec:
-            axes.plot(x, written.gflop_per_sec, "o", mfc="white", **ink)
+            axes.plot(x, written.gflop_per_sec, "o", mfc="white", **style)
             arrow = {"arrowstyle": "->", "color": page.OURS, "shrinkA": 5, "shrinkB": 5}
             ends = (x, best), (x, written.gflop_per_sec)
             axes.annotate("", *ends, arrowprops=arrow)
@@ -103,11 +104,11 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     axes.margins(y=0.15)
 
 
-def _roof(axes: Axes, ends: tuple, bandwidth: float, roof: float, how: dict) -> None:
+def _roof(axes: Axes, ends: tuple, bandwidth: float, roof: float, style: dict) -> None:
     """What a memory and a processor allow, from one intensity to another."""
     left, right = ends
     xs = [x for x in (left, roof / bandwidth) if x <= roof / bandwidth]
-    axes.plot([*xs, right], [*(x * bandwidth for x in xs), roof], **how)
+    axes.plot([*xs, right], [*(x * bandwidth for x in xs), roof], **style)
 
 
 def copy_rate(ours: Sequence[Row]) -> float:

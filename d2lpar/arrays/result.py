@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import labels
+from d2lpar.records import labels
 from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import Run, TimingRecord, group
 from d2lpar.records.result import Result, Table

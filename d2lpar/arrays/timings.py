@@ -13,17 +13,17 @@ from d2lpar import timing
 from d2lpar._mxnet import mx
 from d2lpar.arrays import operations
 from d2lpar.arrays.operations import AS_WRITTEN_64, Sizes, Work
+from d2lpar.epochs import choose
 from d2lpar.kernels import KernelError
 from d2lpar.machine.host import omp_threads, usable_cores
 from d2lpar.records.kinds import TimingRecord
-from d2lpar.training import choose
 
 log = logging.getLogger("d2lpar")
 
 LIBRARIES = {"mxnet": "MXNet", "numpy": "NumPy", "torch": "PyTorch"}
 
 
-def measure(
+def time_all(
     num_devices: int | None = None,
     *,
     devices: str | Sequence[mx.Context] = "auto",
@@ -49,11 +49,11 @@ def measure(
         except ModuleNotFoundError:
             log.warning("PyTorch is not measured: pip install -e '.[peers]'")
     for make in operations.OPERATIONS:
-        how = {"warmup": warmup, "repeats": repeats}
+        counts = {"warmup": warmup, "repeats": repeats}
         if make is operations.product:
-            how = {"warmup": min(warmup, 1), "repeats": product_repeats or repeats}
+            counts = {"warmup": min(warmup, 1), "repeats": product_repeats or repeats}
         for work in make(data, chosen, numpy.random.default_rng(seed)):
-            yield from _time(work, chosen, libraries, threads, **how)
+            yield from _time(work, chosen, libraries, threads, **counts)
     for num_bytes in data.copies:
         rng = numpy.random.default_rng(seed)
         for work in operations.copies(num_bytes, chosen, rng):
@@ -65,10 +65,10 @@ def _time(
     devices: list[mx.Context],
     libraries: Sequence[ModuleType] = (),
     threads: int = 1,
-    **how: int,
+    **counts: int,
 ) -> Iterator[TimingRecord]:
     """Time all forms on the devices, then those of the libraries of the host."""
-    options = {**how, **work.checks}
+    options = {**counts, **work.checks}
     for form, call in work.on_devices.items():
         name = f"{work.operation} in MXNet, {form}"
         try:

@@ -84,8 +84,9 @@ class PublishedFiles:
         import pooch
 
         pooch.get_logger().setLevel(logging.ERROR)
-        how = {"progressbar": sys.stderr.isatty(), "timeout": CONNECT_AND_READ_TIMEOUT}
-        downloader = pooch.HTTPDownloader(**how)
+        downloader = pooch.HTTPDownloader(
+            progressbar=sys.stderr.isatty(), timeout=CONNECT_AND_READ_TIMEOUT
+        )
         cache, problems = pooch.os_cache("d2lpar") / self.name, []
         digest = self.registry[file]
         for url in self.urls:

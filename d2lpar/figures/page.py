@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from d2lpar.figures import labels
+from d2lpar.records import labels
 from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import Summary, ratio, summarize
 from d2lpar.records.kinds import Run
@@ -79,8 +79,8 @@ def wrap(text: str, characters: float) -> str:
 
 def look(k: int, **others) -> dict:
     """Return color, line and marker of the k-th curve, and other keywords."""
-    ink = {"color": OTHERS[k % len(OTHERS)], "ls": LINES[k % len(LINES)]}
-    return {**ink, "marker": MARKERS[k % len(MARKERS)], **others}
+    line = {"color": OTHERS[k % len(OTHERS)], "ls": LINES[k % len(LINES)]}
+    return {**line, "marker": MARKERS[k % len(MARKERS)], **others}
 
 
 def darker(color: str) -> str:
@@ -120,27 +120,27 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
     Axes begin at 0, or are logarithmic if medians differ tenfold (unless `log` says).
     """
     right = {"transform": axes.get_yaxis_transform(), "va": "center", "size": 9}
-    found = {
+    summaries = {
         k: row.values if isinstance(row.values, Summary) else summarize(row.values)
         for k, row in enumerate(rows)
         if row.values
     }
-    scale, medians = 1.0, [s.median for s in found.values()]
-    if unit == "s" and max((s.q3 for s in found.values()), default=1) < 1:
+    scale, medians = 1.0, [s.median for s in summaries.values()]
+    if unit == "s" and max((s.q3 for s in summaries.values()), default=1) < 1:
         scale, unit = 1e3, "ms"
     for k, row in enumerate(rows):
-        if k not in found:
+        if k not in summaries:
             why_not = f"not measured: {row.note}" if row.note else ""
             axes.text(0.02, k, wrap(why_not, 60), **right)
             continue
-        s, ink = found[k], {"color": row.color}
+        s, color = summaries[k], row.color
         if not isinstance(row.values, Summary) and 1 < s.n <= MAX_DOTS:
             values = scale * numpy.array(row.values)
-            axes.plot(values, [k] * s.n, ".", **ink, ms=5, alpha=0.45, mew=0)
-        axes.plot([scale * s.q1, scale * s.q3], [k, k], **ink, lw=2.5)
-        axes.plot(scale * s.median, k, "o", **ink, ms=7)
+            axes.plot(values, [k] * s.n, ".", color=color, ms=5, alpha=0.45, mew=0)
+        axes.plot([scale * s.q1, scale * s.q3], [k, k], color=color, lw=2.5)
+        axes.plot(scale * s.median, k, "o", color=color, ms=7)
         if row.mark is not None:
-            axes.plot([scale * row.mark, scale * s.median], [k, k], **ink, lw=0.8)
+            axes.plot([scale * row.mark, scale * s.median], [k, k], color=color, lw=0.8)
             axes.plot(scale * row.mark, k, "|", color=INK, ms=11, mew=1.6)
         value, of = scale * s.median, unit
         if unit == "s" and value < 1:
@@ -220,12 +220,15 @@ def epochs_along(axes: Axes, runs: Sequence[Run] = ()) -> None:
         axes.axvline(epoch, color="0.5", lw=0.8, ls=LINES[2])
 
 
-def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **how):
+def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **style):
     """Draw a curve of medians with quartiles through points (x, samples)."""
-    found = [summarize(samples) for _, samples in points]
-    medians = [s.median for s in found]
-    spread = [[s.median - s.q1 for s in found], [s.q3 - s.median for s in found]]
-    return axes.errorbar([x for x, _ in points], medians, spread, capsize=2, **how)
+    summaries = [summarize(samples) for _, samples in points]
+    medians = [s.median for s in summaries]
+    below = [s.median - s.q1 for s in summaries]
+    above = [s.q3 - s.median for s in summaries]
+    return axes.errorbar(
+        [x for x, _ in points], medians, [below, above], capsize=2, **style
+    )
 
 
 def plain_style():

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from PIL import Image, ImageDraw, ImageFont
 
 from d2lpar.datasets import punks
-from d2lpar.figures import page
-from d2lpar.lenet import figure as lenet_figure
+from d2lpar.figures import page, trainings
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord, Run
 from d2lpar.text import plural
@@ -29,14 +28,14 @@ def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture | bytes]:
     """Draw ``seconds``, ``quality``; of most devices ``strip``, ``samples``, a GIF."""
-    runs = lenet_figure.by_device_count(runs)
+    runs = trainings.by_device_count(runs)
     last, drawn = runs[-1], {}
     title = "Fréchet distance and coverage of generated faces"
     title = page.answer(answers, "quality", title, inches=10.5)
-    note = f"{lenet_figure.workload(runs)}; dashed: sets to compare with"
+    note = f"{trainings.workload(runs)}; dashed: sets to compare with"
     drawn["quality"] = picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
     quality(picture.axes, runs)
-    end, note = frames_of(last)[-1], lenet_figure.workload([last])
+    end, note = frames_of(last)[-1], trainings.workload([last])
     title = f"What {plural(end.num_fixed, 'noise')} become by step {end.num_steps:,}"
     size = (max(7.6, 0.8 * end.num_fixed), 1.4 + 0.8 * len(shown_of(last)))
     drawn["strip"] = picture = page.new(title, note, [last], size)
@@ -48,7 +47,7 @@ def pictures(
         drawn["samples"] = picture = page.new(title, note, [last], (7.6, 7))
         sheet = punks.from_png(end.samples, 5, -(-len(end.nearest) // 5))
         show(picture.axes[0], sheet, f"after {plural(end.epoch, 'epoch')}")
-    return {**drawn, "film": animation(last), **lenet_figure.seconds(runs, answers)}
+    return {**drawn, "film": animation(last), **trainings.seconds(runs, answers)}
 
 
 def frames_of(run: Run) -> list[FrameRecord]:
@@ -69,7 +68,7 @@ def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
     panels[0].set_yscale("log")
     for axes, (measure, label) in zip(panels, measures.items()):
         values_of = partial(comparison.quality_by_epoch, measure=measure)
-        lenet_figure.curves(axes, runs, values_of, label)
+        trainings.curves(axes, runs, values_of, label)
         shown = {
             name.replace("real", kind): values[measure]
             for name, values in known.items()

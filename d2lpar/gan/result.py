@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from d2lpar.lenet.result import SECONDS, compared, seconds_note, seconds_rows
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run
 from d2lpar.records.result import Result, Table, listed, sentence
+from d2lpar.records.trainings import SECONDS, compared, seconds_note, seconds_rows
 from d2lpar.text import number
 
 MEASURES = {"frechet": "Fréchet", "coverage": "coverage", "distinct": "distinct",

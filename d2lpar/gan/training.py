@@ -11,13 +11,7 @@ import numpy
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.datasets import punks
-from d2lpar.errors import SettingError
-from d2lpar.gan import measures
-from d2lpar.gan.networks import build, faces_of, new_networks, set_params
-from d2lpar.gan.updates import Nets, TrainingState, start, step
-from d2lpar.parallel import split_batch
-from d2lpar.records.kinds import FrameRecord, GanEpochRecord
-from d2lpar.training import (
+from d2lpar.epochs import (
     Epoch,
     check_loss,
     check_pixels,
@@ -26,6 +20,12 @@ from d2lpar.training import (
     choose,
     shuffled,
 )
+from d2lpar.errors import SettingError
+from d2lpar.gan import measures
+from d2lpar.gan.networks import build, faces_of, new_networks, set_params
+from d2lpar.gan.updates import Nets, TrainingState, start, step
+from d2lpar.parallel import split_batch
+from d2lpar.records.kinds import FrameRecord, GanEpochRecord
 
 BATCHES_IN_FLIGHT = 2  # each batch that waits holds its activations
 NUM_SAMPLES = 25
@@ -67,9 +67,9 @@ def train(
     nets, last = Nets(state, devices, lr, beta1), state.epoch + num_epochs
     ways = {"micro_batch_size": micro_batch_size, "synchronised": sync_batch_norm}
     faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
-    judge = Judge(state, data, devices[0])
+    maker = FrameMaker(state, data, devices[0])
     if state.epoch == 0:
-        yield judge.frame(state)
+        yield maker.frame(state)
     while state.epoch < last:
         epoch, steps = Epoch(BATCHES_IN_FLIGHT), []
         key = [state.seed, state.epoch + 1]
@@ -86,7 +86,7 @@ def train(
         state.epoch = number = state.epoch + 1
         early = number < frames_every and not number & (number - 1)  # 1, 2, 4, ...
         is_drawn = early or number % frames_every == 0 or number == last
-        frames = [judge.frame(state, with_samples=number == last)] if is_drawn else []
+        frames = [maker.frame(state, with_samples=number == last)] if is_drawn else []
         record = GanEpochRecord(
             epoch=number,
             **epoch.times(n),
@@ -113,7 +113,7 @@ def batches(
         yield X, z[first : first + batch_size]
 
 
-class Judge:
+class FrameMaker:
     """Draw the frames of a training, and compare them with half of the data's faces."""
 
     def __init__(

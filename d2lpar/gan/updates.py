@@ -15,6 +15,7 @@ import numpy
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.buckets import flatten, views
 from d2lpar.devices import check_contexts
+from d2lpar.epochs import check_params, check_whole
 from d2lpar.errors import SettingError
 from d2lpar.gan.networks import (
     D_NORMS,
@@ -29,7 +30,6 @@ from d2lpar.gan.networks import (
 )
 from d2lpar.lenet.network import cut, pad
 from d2lpar.parallel import allreduce
-from d2lpar.training import check_params, check_whole
 
 BETA2, EPSILON = 0.999, 1e-8
 NUM_FIXED = 8  # noises whose faces are drawn all through a training

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy
 
 from d2lpar._mxnet import mx
+from d2lpar.epochs import check_whole
 from d2lpar.errors import DivergedError
-from d2lpar.least_squares.rows import Answer, Block, RowShards, times
-from d2lpar.training import check_whole
+from d2lpar.least_squares.rows import Answer, Block, RowShards, matmul
 
 
 def averaging(
@@ -89,8 +89,8 @@ def _products(samples: list[Block], vectors, residual: bool = False) -> list:
     ]
     products = []
     for (_, A, b), v in zip(samples, vs):
-        q = times(A, v)
-        products.append(times(A, b - q if residual else q, transpose=True))
+        q = matmul(A, v)
+        products.append(matmul(A, b - q if residual else q, transpose=True))
     return [product.asnumpy()[:, 0] for product in products]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.rows import Answer, RowShards, times
+from d2lpar.least_squares.rows import Answer, RowShards, matmul
 
 log = logging.getLogger("d2lpar")
 
@@ -48,7 +48,7 @@ def normal(shards: RowShards) -> Iterator[Answer]:
         gradient = shards.residual(x.asnumpy()[:, 0]).gradient[:, None]
         gradient = mx.nd.array(gradient, ctx=G.context, dtype=shards.dtype)
         x = x + _cholesky_solve(L, gradient)
-    gradient = (c - times(G, x)).asnumpy()[:, 0]
+    gradient = (c - matmul(G, x)).asnumpy()[:, 0]
     facts = {"lengths": lengths, "condition": condition, "rank": shards.n}
     yield Answer(x.asnumpy()[:, 0], gradient=gradient, **facts)
 
@@ -58,7 +58,7 @@ def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
     parts: dict[int, list] = {}
     for blocks in shards.rounds():
         for k, A, b in blocks:
-            terms = [mx.nd.linalg.syrk(A, transpose=True), times(A, b, transpose=True)]
+            terms = [mx.nd.linalg.syrk(A, transpose=True), matmul(A, b, transpose=True)]
             if k in parts:
                 for so_far, term in zip(parts[k], terms):
                     so_far += term
@@ -85,7 +85,7 @@ def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:
     largest = smallest = mx.nd.array(v, ctx=L.context, dtype=L.dtype)
     for _ in range(4):
         u = largest / largest.norm() * scale
-        largest = times(L, times(L, u, transpose=True)) * scale
+        largest = matmul(L, matmul(L, u, transpose=True)) * scale
         u = smallest / smallest.norm() / scale
         smallest = _cholesky_solve(L, u) / scale
     # They are at most the largest eigenvalues of the Gram matrix and of its inverse.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
 from d2lpar.least_squares.result import (
     AVERAGING,
     comparable,
@@ -15,6 +15,7 @@ from d2lpar.least_squares.result import (
     least_of,
     repeats,
 )
+from d2lpar.records import labels
 from d2lpar.records.kinds import PointRecord, Run, group
 
 METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours' order

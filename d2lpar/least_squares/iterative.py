@@ -13,8 +13,8 @@ from itertools import accumulate, islice
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.rows import Answer, Residual, RowShards, times
-from d2lpar.training import check_whole
+from d2lpar.epochs import check_whole
+from d2lpar.least_squares.rows import Answer, Residual, RowShards, matmul
 
 log = logging.getLogger("d2lpar")
 
@@ -198,6 +198,6 @@ def _first_pass(shards: RowShards) -> tuple[numpy.ndarray, numpy.ndarray]:
         for _, A, b in blocks:
             normal = rng.standard_normal((A.shape[0], 8))
             normal = mx.nd.array(normal, ctx=A.context, dtype=A.dtype)
-            parts.append(times(A, mx.nd.concat(b, normal, dim=1), transpose=True))
+            parts.append(matmul(A, mx.nd.concat(b, normal, dim=1), transpose=True))
     sums = sum(part.asnumpy().astype("float64") for part in parts)
     return sums[:, 0], abs(sums[:, 1:]).max(axis=1)

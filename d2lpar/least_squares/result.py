@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from d2lpar.figures import labels
+from d2lpar.records import labels
 from d2lpar.records.comparison import Summary, phrase, summarize
 from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.records.result import Result, Table, listed, sentence

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx, np
-from d2lpar.device_arrays import as_array, shares
+from d2lpar.parallel import shares
+from d2lpar.step_checks import as_array
 
 BLOCK_BYTES = 2**26  # of A, per device and round
 RESIDENT_BYTES = 2**30  # up to this size A stays on the devices between rounds
@@ -155,10 +156,10 @@ class RowShards:
         parts = []
         for blocks in self.rounds():
             for k, A, b in blocks:
-                q = of_rows(b, times(A, xs[k]))
+                q = of_rows(b, matmul(A, xs[k]))
                 part = (q * q).sum().reshape((1, 1))
                 if transposed:
-                    part = mx.nd.concat(part, times(A, q, transpose=True), dim=0)
+                    part = mx.nd.concat(part, matmul(A, q, transpose=True), dim=0)
                 parts.append(part)
         sums = numpy.zeros(1 + self.n)  # in float64
         for part in parts:
@@ -203,7 +204,7 @@ class FileRows:
         return numbers.reshape(-1, self.shape[1])
 
 
-def times(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):
+def matmul(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):
     """A x, or A^T x without forming A^T; x is (n, k) or (rows, k)."""
     # MXNet's BLAS is up to twice as fast with the long matrix on the right.
     product = mx.nd.linalg.gemm2(x, A, transpose_a=True, transpose_b=not transpose)

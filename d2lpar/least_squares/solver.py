@@ -18,6 +18,7 @@ import numpy
 from d2lpar import datasets
 from d2lpar._mxnet import mx, npx
 from d2lpar.devices import label, parse
+from d2lpar.epochs import check_whole, choose
 from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
@@ -31,7 +32,6 @@ from d2lpar.least_squares.rows import (
 )
 from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
-from d2lpar.training import check_whole, choose
 
 log = logging.getLogger("d2lpar")
 

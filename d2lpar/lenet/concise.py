@@ -11,15 +11,15 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
+from d2lpar.book_lenet import check_images
 from d2lpar.buckets import BucketTrainer
-from d2lpar.device_arrays import check_dtype, check_labels, check_losses, shares
+from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
 from d2lpar.lenet import network
 from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import TrainingState, setup
-from d2lpar.networks import check_images
-from d2lpar.parallel import split_batch
+from d2lpar.parallel import shares, split_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.training import Epoch, batch_slices, check_settings, on_device
+from d2lpar.step_checks import check_dtype, check_labels, check_losses
 
 
 def build(
@@ -31,8 +31,8 @@ def build(
 ) -> tuple[network.LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
     """Return the compiled network, with `params` on every device, trainer and loss."""
     kind = devices[0].device_type
-    many_images = kind == "gpu" and per_device_batch_size >= network.many()
-    net = network.LeNet(many_images, channels)
+    is_large = per_device_batch_size >= network.bias_as_weight_from()
+    net = network.LeNet(kind == "gpu" and is_large, channels)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(ctx=devices)
     for block in (net, loss):

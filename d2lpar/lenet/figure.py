@@ -1,117 +1,22 @@
-"""A chapter's trainings on several device counts: accuracy and seconds."""
+"""LeNet's trainings on several device counts: accuracy and seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate
-from statistics import median
+from collections.abc import Sequence
 
-from matplotlib.axes import Axes
-
-from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page
-from d2lpar.records import comparison
-from d2lpar.records.kinds import Run, group, timed_epochs
-from d2lpar.text import plural
+from d2lpar.figures import page, trainings
+from d2lpar.records.kinds import Run
 
 
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
     """Draw ``accuracy``, by epoch and by time, and ``seconds``, titled by `answers`."""
-    runs, size = by_device_count(runs), (10.4, 4.4)
+    runs, size = trainings.by_device_count(runs), (10.4, 4.4)
     title = page.answer(answers, "accuracy", "Test accuracy", size[0])
-    accuracy = page.new(title, workload(runs), runs, size, columns=2, sharey=True)
+    accuracy = page.new(
+        title, trainings.workload(runs), runs, size, columns=2, sharey=True
+    )
     for axes, by_seconds in zip(accuracy.axes, (False, True)):
-        curves(axes, runs, by_seconds=by_seconds)
-    return {"accuracy": accuracy, **seconds(runs, answers)}
-
-
-def seconds(
-    runs: Sequence[Run], answers: page.Answers = None
-) -> dict[str, page.Picture]:
-    """Draw ``seconds``: a row per run, with the speedup over the first."""
-    runs, samples = by_device_count(runs), {}
-    for run in runs:
-        name = labels.CHAPTERS.get(run.header.chapter, run.header.chapter)
-        name = f"{name}, {labels.configuration(run.header)}"
-        samples[name] = [epoch.seconds for epoch in timed_epochs(run)]
-    rows = page.by_count(samples)
-    title = page.answer(answers, "seconds", "Seconds per epoch")
-    size = (7.6, page.height(len(rows)))
-    picture = page.new(title, workload(runs), runs, size)
-    (axes,) = picture.axes
-    page.dots(axes, rows, "s")
-    axes.set_xlabel(f"{axes.get_xlabel()} per epoch")
-    return {"seconds": picture}
-
-
-def by_device_count(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs by ascending device count; RecordError for a mixture."""
-    counts: dict[int, Run] = {}
-    for run in runs:
-        comparison.check(run)
-        count = run.header.num_devices
-        if count in counts:
-            raise RecordError(
-                f"{labels.where(counts[count])} and {labels.where(run)}: both are of "
-                f"{plural(count, 'device')}; draw one of them, or compare them"
-            )
-        counts[count] = run
-        if run.header.dataset_sha256 != runs[0].header.dataset_sha256:
-            raise RecordError(
-                f"{labels.where(runs[0])} and {labels.where(run)}: were trained on "
-                "different data; compare them instead"
-            )
-    return [run for _, run in sorted(counts.items())]
-
-
-def workload(runs: Sequence[Run]) -> str:
-    """Say what was trained and where, for the line below a picture."""
-    header = runs[0].header
-    sizes = {run.header.settings.get("global_batch_size") for run in runs}
-    one = sizes.pop() if len(sizes) == 1 else None
-    batch = "" if one is None else f", global batch {one:,}"
-    net = "GAN" if comparison.is_gan(runs[0]) else "LeNet"
-    return labels.subtitle(f"{net} on {labels.data_name(header)}{batch}", runs)
-
-
-def curves(
-    axes: Axes,
-    runs: Sequence[Run],
-    values_of: Callable[[Run], dict[int, list[float]]] = comparison.accuracy_by_epoch,
-    label: str = "test accuracy",
-    by_seconds: bool = False,
-) -> None:
-    """Draw values by epoch or seconds of training: medians in the band of repeats."""
-    for k, run in enumerate(runs):
-        by_epoch, color = values_of(run), page.count_color(k)
-        repeats, along = list(by_epoch.values()), list(by_epoch)
-        if by_seconds:
-            epochs = group(run.epochs, lambda e: e.epoch, lambda e: e.seconds)
-            passed = dict(zip(epochs, accumulate(map(median, epochs.values()))))
-            along = [passed[epoch] for epoch in by_epoch]
-        # Data-parallel training gives the *same* curve on every device count, so later
-        # ones are thinner, broken and marked smaller: the first shows through.
-        axes.plot(
-            along,
-            list(map(median, repeats)),
-            label=labels.count(run.header),
-            color=color,
-            ls=page.LINES[k % len(page.LINES)],
-            lw=max(1.3, 3.0 - k),
-            marker=page.MARKERS[k % len(page.MARKERS)],
-            ms=max(3.5, 8 - 2.5 * k),
-            mfc="white" if k else color,
-            markevery=max(1, len(along) // 20),
-            zorder=3 + k,
-        )
-        low, high = list(map(min, repeats)), list(map(max, repeats))
-        axes.fill_between(along, low, high, color=color, alpha=0.18, lw=0)
-    if by_seconds:
-        axes.set_xlabel("seconds of training")
-        axes.set_xlim(left=0)
-    else:
-        page.epochs_along(axes, runs)
-    axes.set_ylabel(label)
-    axes.legend()
+        trainings.curves(axes, runs, by_seconds=by_seconds)
+    return {"accuracy": accuracy, **trainings.seconds(runs, answers)}

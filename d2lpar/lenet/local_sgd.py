@@ -13,11 +13,11 @@ import msgspec
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.epochs import Epoch, check_settings, check_whole, on_device
 from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import setup, start
 from d2lpar.parallel import allreduce, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.training import Epoch, check_settings, check_whole, on_device
 
 
 def train(

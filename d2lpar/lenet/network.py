@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy
 
 from d2lpar._mxnet import gluon, gluon_block, np
+from d2lpar.book_lenet import SHAPES, bias_as_weight, padded_bias
 from d2lpar.machine import host
-from d2lpar.networks import SHAPES, bias_as_weight, padded_bias
 
 # Channels of the convolutions: the book's, and whole blocks of 8, in which oneDNN
 # computes with AVX2.
@@ -17,13 +17,13 @@ CHANNELS, IN_BLOCKS = (20, 50), (24, 56)
 
 
 class LeNet(gluon.nn.HybridSequential):
-    """Images (n, 1, 28, 28) to scores (n, 10); `many_images`: biases as weights."""
+    """Images (n, 1, 28, 28) to scores (n, 10); `biases_as_weights`: as channels."""
 
     def __init__(
-        self, many_images: bool = False, channels: tuple[int, int] = CHANNELS
+        self, biases_as_weights: bool = False, channels: tuple[int, int] = CHANNELS
     ) -> None:
         super().__init__()
-        Conv2D = BiasAsWeightConv2D if many_images else gluon.nn.Conv2D
+        Conv2D = BiasAsWeightConv2D if biases_as_weights else gluon.nn.Conv2D
         c1, c2 = channels
         self.add(
             Conv2D(c1, kernel_size=3, activation="relu", in_channels=1),
@@ -87,8 +87,8 @@ def in_cuda_graphs() -> bool:
     return os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0")
 
 
-def many() -> int:
-    """Return from how many images per GPU on biases are faster as weights."""
+def bias_as_weight_from() -> int:
+    """Return the images per GPU from which a bias is faster as a weight channel."""
     return 256 if in_cuda_graphs() else 384
 
 

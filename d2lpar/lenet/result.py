@@ -7,15 +7,13 @@ from dataclasses import replace
 from operator import attrgetter
 from statistics import median
 
-from d2lpar.figures import labels
-from d2lpar.records import comparison
-from d2lpar.records.comparison import seconds_per_epoch
+from d2lpar.records import comparison, labels
 from d2lpar.records.kinds import EpochRecord, Run, group, timed_epochs
 from d2lpar.records.result import Result, Table, listed, sentence
+from d2lpar.records.trainings import SECONDS, compared, seconds_note, seconds_rows
 from d2lpar.text import number
 
 SAME_ACCURACY = 0.01  # less than the difference between two seeds
-SECONDS = ["s/epoch", "quartiles", "n", "speedup"]
 
 
 def result(runs: Sequence[Run]) -> Result:
@@ -58,34 +56,6 @@ def pooled(runs: Sequence[Run]) -> list[Run]:
     return [
         replace(same[0], lines=tuple(line for run in same for line in run.lines))
         for _, same in sorted(group(runs, lambda run: place(run.header)).items())
-    ]
-
-
-def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
-    """Return by run where it was, and the cells of `SECONDS`; all runs have epochs."""
-    base, rows = seconds_per_epoch(runs[0]), []
-    for run in runs:
-        seconds = seconds_per_epoch(run)
-        speedup = comparison.in_cell(comparison.ratio(base, seconds))
-        rows.append([labels.configuration(run.header), *seconds.cells(), speedup])
-    return rows
-
-
-def seconds_note(first: Run) -> str:
-    """Return what the columns `SECONDS` are, of runs of which this is the first."""
-    return (
-        "s/epoch: median of n epochs, without each run's first one, a warm-up; "
-        f"speedup: over {labels.count(first.header)}"
-    )
-
-
-def compared(runs: Sequence[Run]) -> list[str]:
-    """Return how long an epoch of each run takes beside one of the first, in words."""
-    base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)
-    counts = [(f"training on {labels.count(run.header)}", run) for run in runs[1:]]
-    return [
-        comparison.phrase(name, seconds_per_epoch(run), f"on {where}", base)
-        for name, run in counts
     ]
 
 

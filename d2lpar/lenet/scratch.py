@@ -8,16 +8,16 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
+from d2lpar.book_lenet import lenet
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.device_arrays import as_array, pushed_together
 from d2lpar.devices import check_contexts
+from d2lpar.epochs import Epoch, check_settings, on_device
 from d2lpar.errors import DivergedError
 from d2lpar.lenet.network import padded, unpadded
 from d2lpar.lenet.state import TrainingState, setup
-from d2lpar.networks import lenet
-from d2lpar.parallel import split_batch, train_batch
+from d2lpar.parallel import pushed_together, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.training import Epoch, check_settings, on_device
+from d2lpar.step_checks import as_array
 
 
 def train(

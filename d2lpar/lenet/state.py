@@ -10,9 +10,9 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
+from d2lpar.book_lenet import init_lenet
+from d2lpar.epochs import check_params, check_pixels, choose
 from d2lpar.errors import SettingError
-from d2lpar.networks import init_lenet
-from d2lpar.training import check_params, check_pixels, choose
 
 
 @dataclass

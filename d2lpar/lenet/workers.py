@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
+from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
 from d2lpar.lenet import concise
 from d2lpar.lenet.network import get_host_params
 from d2lpar.lenet.state import TrainingState, setup
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.training import Epoch, batch_slices, check_settings, on_device
 from d2lpar.workers.group import Workers
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
 from d2lpar.low_precision.result import baseline, merged, speedup
+from d2lpar.records import labels
 from d2lpar.records.comparison import Summary
 from d2lpar.records.kinds import PrecisionRecord, Run
 

@@ -10,12 +10,13 @@ import numpy
 
 from d2lpar import datasets, process
 from d2lpar._mxnet import lowering_array, lowering_semantics, mx, np
+from d2lpar.book_lenet import lenet
 from d2lpar.devices import Device, contexts
+from d2lpar.epochs import check_whole, choose
 from d2lpar.errors import RunError, SettingError
 from d2lpar.lenet import concise, start
 from d2lpar.low_precision.equalize import equalize, stretch
 from d2lpar.low_precision.lowering import lower, weight_bytes
-from d2lpar.networks import lenet
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import (
     INT8,
@@ -24,7 +25,6 @@ from d2lpar.records.kinds import (
     PrecisionRecord,
     Weights,
 )
-from d2lpar.training import check_whole, choose
 
 WARMUP_PASSES = 2  # INT8 packs its weights in the first
 

@@ -8,7 +8,7 @@ from textwrap import fill
 
 import msgspec
 
-from d2lpar.figures import labels
+from d2lpar.records import labels
 from d2lpar.records.comparison import Summary, in_cell, phrase, ratio
 from d2lpar.records.kinds import PrecisionRecord, Run, group
 from d2lpar.records.result import Result, Table, sentence

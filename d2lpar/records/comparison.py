@@ -13,7 +13,7 @@ import numpy
 from d2lpar.errors import RecordError
 from d2lpar.records import kinds
 from d2lpar.records.kinds import ArmSample, FrameRecord, Run, group, timed_epochs
-from d2lpar.text import number, times
+from d2lpar.text import as_ratio, number
 
 FEWEST = 3  # samples that have quartiles
 
@@ -95,8 +95,8 @@ def phrase(this: str, mine: Summary, other: str, others: Summary) -> str:
     if speedup is None:
         return f"{this} is about as fast as {other} (the quartiles overlap)"
     if speedup > 1:
-        return f"{this} is {times(speedup)} times as fast as {other}"
-    return f"{this} takes {times(1 / speedup)} times as long as {other}"
+        return f"{this} is {as_ratio(speedup)} times as fast as {other}"
+    return f"{this} takes {as_ratio(1 / speedup)} times as long as {other}"
 
 
 def seconds_per_epoch(run: Run) -> Summary:

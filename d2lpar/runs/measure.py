@@ -62,7 +62,7 @@ def measure(name: str, **settings: Any) -> list[Run]:
             layers = experiments.load(experiment.layers)
             print(estimate.report(layers, job.settings, job.devices, job.data))
     if not keeps_record:
-        for _ in sweep.measure(jobs[0]):
+        for _ in sweep.run_job(jobs[0]):
             pass
         return []
     with progress.shown(jobs, repeats) as shown:

@@ -12,8 +12,7 @@ from PIL import Image
 
 from d2lpar import experiments
 from d2lpar.errors import D2lparError, first_line
-from d2lpar.figures import labels
-from d2lpar.records import atomic, files
+from d2lpar.records import atomic, files, labels
 from d2lpar.records.kinds import Header, Run
 from d2lpar.records.result import Result
 

@@ -116,7 +116,7 @@ def sweep(
     with ExitStack() as at_the_end:
         for repeat in range(repeats):
             for job in jobs:
-                with closing(measure(replace(job, repeat=repeat))) as lines:
+                with closing(run_job(replace(job, repeat=repeat))) as lines:
                     for line in lines:
                         if isinstance(line, Header):
                             run = files.run_name(line)
@@ -133,11 +133,11 @@ def sweep(
         return runs
 
 
-def measure(job: Job) -> Iterator[Header | Line]:
+def run_job(job: Job) -> Iterator[Header | Line]:
     """Run one job in a fresh process; yield the lines of its record as they come."""
     try:
         yield from process.results(
-            "d2lpar.runs.measured:measured",
+            "d2lpar.runs.child:lines_of",
             {"job": job},
             environment=job.variables(),
             seconds_to_stop=SECONDS_TO_STOP,

@@ -8,10 +8,9 @@ import numpy
 
 from d2lpar import timing
 from d2lpar._mxnet import mx, np
-from d2lpar.device_arrays import shares
+from d2lpar.book_lenet import SHAPES
 from d2lpar.errors import first_line
-from d2lpar.networks import SHAPES
-from d2lpar.parallel import allreduce
+from d2lpar.parallel import allreduce, shares
 from d2lpar.records.kinds import AllReduceRecord
 
 DeviceArrays = Sequence[Sequence[np.ndarray]]
@@ -90,7 +89,7 @@ VARIANTS: dict[str, Callable[[], AllReduce]] = {
 }
 
 
-def measure(
+def time_all(
     devices: Sequence[mx.Context],
     sizes: Sequence[int],
     in_steps: tuple[str, int] = ("", 0),

@@ -9,7 +9,8 @@ import numpy
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
+from d2lpar.records import labels
 from d2lpar.records.kinds import Run
 from d2lpar.scaling.model import Study, all_reduces, studies
 from d2lpar.scaling.result import name_of, pairs_of
@@ -95,17 +96,17 @@ def steps(axes: Axes, study: Study) -> None:
     """Draw milliseconds of a step by batch, and the bracket of several devices."""
     noun = labels.device_word(study.runs[0].header)
     for k, n in enumerate(study.counts):
-        ink = {"color": page.count_color(k)}
+        color = page.count_color(k)
         ms = [
             (batch, [1e3 * s for r in study.records[n, batch] for s in r.seconds])
             for batch in study.batches
             if (n, batch) in study.records
         ]
-        style = {**ink, "marker": page.MARKERS[k], "ls": page.LINES[k], "lw": 1.2}
-        page.quartiles(axes, ms, label=plural(n, noun), **style)
+        style = {"marker": page.MARKERS[k], "ls": page.LINES[k], "lw": 1.2}
+        page.quartiles(axes, ms, label=plural(n, noun), color=color, **style)
         if n > 1 and (bounds := study.bracket(n)):
             low, high = ([1e3 * s for s in side] for side in zip(*bounds.values()))
-            axes.fill_between(list(bounds), low, high, alpha=0.25, lw=0, **ink)
+            axes.fill_between(list(bounds), low, high, alpha=0.25, lw=0, color=color)
     page.log_along(axes, "x", base=2)
     page.log_along(axes, "y")
     axes.set(xlabel="global batch size", ylabel="milliseconds per step")
@@ -124,9 +125,9 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
             if (n, batch) in study.parts
         }
         left = numpy.zeros(len(rows))
-        for part, (names, ink) in PARTS.items():
+        for part, (names, style) in PARTS.items():
             ms = [1e3 * sum(row[name] for name in names) for row in rows.values()]
-            axes.barh(list(rows), ms, 0.6, left, label=part, ec="white", **ink)
+            axes.barh(list(rows), ms, 0.6, left, label=part, ec="white", **style)
             left += ms
         for k, whole in enumerate(left):
             axes.text(1.02 * whole, k, number(whole), va="center")

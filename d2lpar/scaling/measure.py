@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy
 
-from d2lpar import datasets, networks, training
+from d2lpar import book_lenet, datasets, epochs
 from d2lpar._mxnet import mx
 from d2lpar.errors import SettingError
 from d2lpar.records.kinds import AllReduceRecord, StepRecord
 from d2lpar.scaling import allreduce, step
 
 
-def measure(
+def study(
     num_devices: int | None = None,
     *,
     devices: str | Sequence[mx.Context] = "auto",
@@ -38,27 +38,27 @@ def measure(
     `all_reduce_sizes` bytes and of LeNet's gradients; without sizes none. The others
     are :func:`d2lpar.lenet.train`'s.
     """
-    chosen = training.choose(devices, num_devices)
+    chosen = epochs.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
     if implementation not in step.IMPLEMENTATIONS:
         names = ", ".join(step.IMPLEMENTATIONS)
         raise SettingError(f"implementation {implementation!r}: write one of {names}")
     counts = device_counts or [len(chosen)]
     for count in counts:
-        training.check_whole("device-counts", count, len(chosen))
+        epochs.check_whole("device-counts", count, len(chosen))
     for size in (*batch_sizes, *parts_at):
-        training.check_whole("global-batch-size", size, len(data.y_train))
+        epochs.check_whole("global-batch-size", size, len(data.y_train))
     groups = [chosen[:count] for count in counts]
 
     train_set = data.X_train, data.y_train
-    copies = [training.on_device(train_set, device) for device in chosen]
+    copies = [epochs.on_device(train_set, device) for device in chosen]
     orders = [
-        training.shuffled(len(data.y_train), numpy.random.default_rng(seed), device)
+        epochs.shuffled(len(data.y_train), numpy.random.default_rng(seed), device)
         for device in chosen
     ]
 
     def build(group: Sequence[mx.Context], per_device: int) -> step.Training:
-        params = networks.init_lenet(seed=seed)
+        params = book_lenet.init_lenet(seed=seed)
         return step.IMPLEMENTATIONS[implementation](params, group, per_device, copies)
 
     def ready(group: Sequence[mx.Context], size: int) -> tuple[step.Training, Iterator]:
@@ -100,4 +100,4 @@ def measure(
     for group in groups:
         if all_reduce_sizes and len(group) > 1:
             in_steps = build(group, 1).all_reduce
-            yield from allreduce.measure(group, all_reduce_sizes, in_steps)
+            yield from allreduce.time_all(group, all_reduce_sizes, in_steps)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from d2lpar.figures import labels
+from d2lpar.records import labels
 from d2lpar.records.comparison import FEWEST, in_cell, ratio, ratio_of_pairs
 from d2lpar.records.kinds import PARTS, Run
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.scaling.model import Study, all_reduces, studies
-from d2lpar.text import number, plural, times
+from d2lpar.text import as_ratio, number, plural
 
 NAMES = {"concise": "in Gluon", "ddp": "PyTorch DDP", "d2l": "the book's loop (d2l)"}
 
@@ -90,7 +90,7 @@ def _pays(by_batch: Mapping[int, float | None]) -> str:
     if not faster:
         return f"do not pay at batches of up to {max(by_batch):,} images"
     best = max(faster, key=faster.__getitem__)
-    most = f"at most {times(faster[best])} times as fast, at {best:,}"
+    most = f"at most {as_ratio(faster[best])} times as fast, at {best:,}"
     if len(faster) == len(by_batch):
         return f"pay at every measured batch, from {min(faster):,} images on, {most}"
     if between := pays_between(by_batch):

@@ -15,14 +15,14 @@ from typing import Union
 
 import numpy
 
-from d2lpar import datasets, networks, parallel
+from d2lpar import book_lenet, datasets, parallel
 from d2lpar._mxnet import autograd, mx, np, npx
 from d2lpar.buckets import Bucket, BucketTrainer, allreduce_buckets, update_bucket
-from d2lpar.device_arrays import pushed_together
+from d2lpar.epochs import BATCHES_IN_FLIGHT, Epoch, batch_slices
 from d2lpar.lenet import concise as lenet_concise
 from d2lpar.lenet import network
+from d2lpar.parallel import pushed_together
 from d2lpar.records.kinds import PARTS
-from d2lpar.training import BATCHES_IN_FLIGHT, Epoch, batch_slices
 
 SPLIT, FORWARD, BACKWARD, ALL_REDUCE, UPDATE = PARTS
 LR = 1e-3  # of the steps that are timed: small, so that the parameters stay finite
@@ -70,7 +70,7 @@ class FromScratch:
                 return [*X_shards, *y_shards]
             with pushed_together(self.devices[0]), autograd.record():
                 return [
-                    parallel.softmax_cross_entropy(networks.lenet(X_k, params), y_k)
+                    parallel.softmax_cross_entropy(book_lenet.lenet(X_k, params), y_k)
                     for X_k, y_k, params in zip(X_shards, y_shards, self.replicas)
                 ]
         return parallel.train_batch(
@@ -106,7 +106,7 @@ class Concise:
     def all_reduce(self) -> tuple[str, int]:
         if isinstance(self._trainer, BucketTrainer):
             return "kvstore device", 1
-        return "kvstore local", len(networks.SHAPES)
+        return "kvstore local", len(book_lenet.SHAPES)
 
     def pushing(self) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
+from d2lpar.records import labels
 from d2lpar.records.comparison import check, final_accuracy
 from d2lpar.records.kinds import Run, group, timed_epochs
 from d2lpar.text import plural

@@ -8,8 +8,8 @@ import json
 import numpy
 
 from d2lpar._mxnet import gluon, mx, np
-from d2lpar.device_arrays import shares
 from d2lpar.errors import SettingError
+from d2lpar.parallel import shares
 from d2lpar.workers.node import WorkerInfo
 
 FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0

@@ -102,11 +102,11 @@ class Process:
         if self.role.is_worker and code == FATAL:
             last = self.last[-1] if self.last else "no message"
             raise SettingError(f"{self.role.name}: {last.removeprefix('d2lpar: ')}")
-        how = (
+        ending = (
             f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
         )
         wrote = "".join(f"\n    {line}" for line in self.last) or " nothing"
-        return f"{self.role.full_name} {how}; it wrote last:{wrote}"
+        return f"{self.role.full_name} {ending}; it wrote last:{wrote}"
 
 
 def first_fault(running: Sequence[Process]) -> str:

@@ -96,7 +96,7 @@ def test_an_operation_that_does_nothing_is_an_error():
 
 def lines(n, **settings):
     how = {"warmup": 1, "repeats": 2, **settings}
-    return list(timings.measure(n, devices=f"cpu:{n}", data=DATA, **how))
+    return list(timings.time_all(n, devices=f"cpu:{n}", data=DATA, **how))
 
 
 @pytest.mark.parametrize("make", operations.OPERATIONS)

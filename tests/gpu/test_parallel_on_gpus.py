@@ -5,7 +5,7 @@ import functools
 import numpy
 import pytest
 
-from d2lpar import networks
+from d2lpar import book_lenet
 from d2lpar._mxnet import autograd, mx, np, npx
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.lenet import concise as in_gluon
@@ -19,7 +19,7 @@ SIZES = [16, 7, 1]  # even; uneven; a GPU without a sample
 
 
 def params():
-    return networks.init_lenet(scale=0.1, seed=3)
+    return book_lenet.init_lenet(scale=0.1, seed=3)
 
 
 def batches(n):
@@ -91,16 +91,16 @@ def test_allreduce_is_the_sum_to_the_bit(dtype, n, two_gpus):
 
 
 def test_a_bias_as_a_weight_is_the_plain_convolution(gpu):
-    """With MANY_IMAGES, the form that `convolve` takes: scores and all gradients."""
+    """From that size on, the form that `convolve` takes: scores and all gradients."""
     rng = numpy.random.default_rng(0)
-    shapes = (networks.MANY_IMAGES, 1, 12, 12), (4, 1, 3, 3), (4,)
+    shapes = (book_lenet.BIAS_AS_WEIGHT_FROM, 1, 12, 12), (4, 1, 3, 3), (4,)
     hosts = [rng.random(shape, dtype="float32") for shape in shapes]
 
     def plain(X, W, b):
         return npx.convolution(data=X, weight=W, bias=b, kernel=(3, 3), num_filter=4)
 
     results = []
-    for convolution in (networks.convolve, plain):
+    for convolution in (book_lenet.convolve, plain):
         arrays = get_params(hosts, gpu)
         with autograd.record():
             out = convolution(*arrays)

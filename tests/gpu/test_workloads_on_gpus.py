@@ -316,7 +316,7 @@ def test_every_form_of_the_timed_operations_is_right(gpus):
     from d2lpar.arrays import operations, timings
 
     sizes = operations.Sizes(**SIZES)
-    records = list(timings.measure(devices=gpus, data=sizes, warmup=1, repeats=2))
+    records = list(timings.time_all(devices=gpus, data=sizes, warmup=1, repeats=2))
     forms = {(record.operation, record.form) for record in records}
     assert {("x2", "one kernel"), ("trig", "one kernel")} <= forms
     assert (("all-reduce", "allreduce") in forms) == (len(gpus) == 2)
@@ -330,7 +330,7 @@ def test_pytorch_is_timed_on_the_gpu_as_well(gpu):
 
     sizes = operations.Sizes(**SIZES)
     forms: dict[tuple[str, str], list[str]] = {}
-    for record in timings.measure(devices=[gpu], data=sizes, warmup=1, repeats=2):
+    for record in timings.time_all(devices=[gpu], data=sizes, warmup=1, repeats=2):
         if record.library == "PyTorch":
             places = forms.setdefault((record.operation, record.form), [])
             places.append(record.devices[0].partition(" ")[0])

@@ -169,7 +169,7 @@ def test_what_cannot_be_evaluated_is_refused():
 
 
 def test_several_contexts_with_several_threads_each_do_not_hang(data):
-    """np.dot would: see `networks.dense`. In a process of its own, for its threads."""
+    """np.dot would (`book_lenet.dense`). In a process of its own, for its threads."""
     code = """
 from d2lpar import datasets, lenet, lenet_concise
 data = datasets.fashion_sample(n_train=600, n_test=100)
@@ -192,8 +192,8 @@ def test_a_bias_as_a_weight_is_the_same_convolution():
     host, loss = init_lenet(0.1, seed=0), gluon.loss.SoftmaxCrossEntropyLoss()
     X = np.array(numpy.random.default_rng(0).random((8, 1, 28, 28), numpy.float32))
     results = []
-    for many_images in (False, True):
-        net = network.LeNet(many_images)
+    for biases_as_weights in (False, True):
+        net = network.LeNet(biases_as_weights)
         net.initialize()
         net.hybridize(static_alloc=True, static_shape=True)
         net(X)

@@ -4,8 +4,8 @@ import numpy
 import pytest
 
 from d2lpar import datasets, devices, lenet, local_sgd
+from d2lpar.book_lenet import init_lenet
 from d2lpar.buckets import Bucket
-from d2lpar.networks import init_lenet
 
 SIZES = {"global_batch_size": 16, "lr": 0.05, "seed": 3}
 PARAMETERS = sum(p.size for p in init_lenet())

@@ -103,12 +103,12 @@ def test_each_count_has_a_process_and_its_header(tmp_path, capfd):
 def no_process(monkeypatch):
     """Measurements that answer with a header and two epochs at once."""
 
-    def measure(job):
+    def run_job(job):
         yield header(len(job.devices), preset="quick")
         yield epoch(1, repeat=job.repeat)
         yield epoch(2, repeat=job.repeat)
 
-    monkeypatch.setattr(sweep, "measure", measure)
+    monkeypatch.setattr(sweep, "run_job", run_job)
 
 
 def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):

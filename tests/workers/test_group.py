@@ -15,7 +15,7 @@ from support.command import d2lpar
 from d2lpar import datasets, lenet, lenet_concise
 from d2lpar.errors import SettingError
 from d2lpar.records import checkpoints, files
-from d2lpar.runs import measured
+from d2lpar.runs import child
 from d2lpar.workers import node, plan
 from d2lpar.workers.supervisor import supervise
 
@@ -43,11 +43,11 @@ def test_a_restart_resumes_from_the_last_checkpoint_of_this_launch(
     path = tmp_path / "run.epoch000001.safetensors"
     path.write_bytes(b"")
     job = SimpleNamespace(folder=tmp_path, resume="mine")
-    assert measured.resume_of(job) == "mine"
+    assert child.resume_of(job) == "mine"
     for seconds, expected in ((1, "mine"), (-1, "last")):
         since = str(path.stat().st_mtime + seconds)
         monkeypatch.setenv("D2LPAR_RESUME_SINCE", since)
-        assert measured.resume_of(job) == expected
+        assert child.resume_of(job) == expected
 
 
 # Workers that sum, solve and train

@@ -23,9 +23,9 @@ SHAPES = (
     (128, 10),  # W4, dense
     (10,),
 )
-# With this many images per GPU or more, a convolution takes its bias as a weight: from
-# scratch that costs Python a call for each operation.
-MANY_IMAGES = 1024
+# Images per GPU from which a bias is faster as a weight channel. More than in Gluon:
+# from scratch the form costs Python a call for each operation.
+BIAS_AS_WEIGHT_FROM = 1024
 
 
 def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
@@ -66,7 +66,7 @@ def check_images(X: np.ndarray) -> None:
 def convolve(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Convolve X (n, i, h, w) with W (o, i, k, k) and add b (o,); without padding."""
     shape = {"kernel": W.shape[2:], "num_filter": W.shape[0]}
-    if X.ctx.device_type == "gpu" and X.shape[0] >= MANY_IMAGES:
+    if X.ctx.device_type == "gpu" and X.shape[0] >= BIAS_AS_WEIGHT_FROM:
         X, W = bias_as_weight(np, X, W, padded_bias(np, b, W.shape[2]))
         return npx.convolution(data=X, weight=W, no_bias=True, **shape)
     return npx.convolution(data=X, weight=W, bias=b, **shape)

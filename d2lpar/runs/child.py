@@ -25,13 +25,13 @@ from d2lpar.runs.resume import Resumable
 log = logging.getLogger("d2lpar")
 
 
-def measured(job: Job) -> Iterator[Header | Line]:
+def lines_of(job: Job) -> Iterator[Header | Line]:
     """Yield the records of a job's variants, each with its header first."""
     chosen = devices.contexts(job.devices)
     devices.enable_peer_access(chosen)
     data = experiments.load(job.experiment.load)(**job.data)
     if job.is_worker:
-        yield from measured_by_workers(job, chosen, data)
+        yield from lines_by_workers(job, chosen, data)
         return
     for work in job.each_variant():
         header = header_of(work, chosen, data)
@@ -149,7 +149,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
 # One of several workers
 
 
-def measured_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | Line]:
+def lines_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | Line]:
     """Yield this worker's record of a job that several workers share."""
     from d2lpar.workers.group import Workers
     from d2lpar.workers.node import worker_info
@@ -211,7 +211,9 @@ def header_of_all(workers: Any, header: Header) -> Header:
     )
 
 
-def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[Line]:
+def with_traffic(
+    train: Callable[..., Iterator[Line]], **arguments: Any
+) -> Iterator[Line]:
     """Yield a training's epochs with the `wire_bytes` that this host sent for each."""
     import psutil
 
@@ -219,6 +221,6 @@ def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[L
         return psutil.net_io_counters(True)[os.environ["DMLC_INTERFACE"]].bytes_sent
 
     before = bytes_sent()
-    for line in train(**how):
+    for line in train(**arguments):
         yield msgspec.structs.replace(line, wire_bytes=bytes_sent() - before)
         before = bytes_sent()

@@ -1,4 +1,4 @@
-"""What pictures say of the runs they show: hardware, data, commit and date."""
+"""Words for runs, in tables and pictures: hardware, data, devices, commit and date."""
 
 from __future__ import annotations
 

@@ -1,31 +1,17 @@
-"""Arrays on devices: parts of nearly equal length, copies, and groups of operations."""
+"""Checks of a step's inputs: MXNet would compute wrongly, or name another cause."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy
 
 from d2lpar._mxnet import gluon, mx, np
 
-# Those that MXNet has.
+# Dtypes of MXNet.
 DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
-
-
-def shares(n: int, parts: int) -> list[slice]:
-    """Cut range(n) into contiguous parts, whose lengths differ by at most one.
-
-    >>> shares(10, 3)
-    [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
-    """
-    size, extra = divmod(n, parts)
-    starts = [k * size + min(k, extra) for k in range(parts + 1)]
-    return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
 
 
 def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
@@ -73,24 +59,6 @@ def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]
     return params, arrays
 
 
-def untied(params: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """Return the distinct arrays of a replica: tied weights are listed twice."""
-    distinct = {id(p): p for p in params}
-    return params if len(distinct) == len(params) else list(distinct.values())
-
-
-def copy_to(array: numpy.ndarray | np.ndarray, device: mx.Context) -> np.ndarray:
-    """Return a copy of the array on a device, of the same dtype."""
-    return np.array(array, dtype=array.dtype, ctx=device)
-
-
-def on_device(array: numpy.ndarray | np.ndarray, device: mx.Context) -> np.ndarray:
-    """Return the array on a device: a copy, unless it is an MXNet array there."""
-    if isinstance(array, np.ndarray):
-        return array.as_in_ctx(device)
-    return copy_to(array, device)
-
-
 def share_memory(arrays: Sequence[np.ndarray]) -> bool:
     """Return whether two of the arrays overlap, as views of one array may."""
     if len({array.ctx for array in arrays}) == len(arrays):
@@ -104,9 +72,6 @@ def share_memory(arrays: Sequence[np.ndarray]) -> bool:
         spans.append((begin, begin + array.size * numpy.dtype(array.dtype).itemsize))
     spans.sort()
     return any(begin < end for (_, end), (begin, _) in zip(spans, spans[1:]))
-
-
-# Checks of a step: what MXNet would compute wrongly, or name by something else.
 
 
 def check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
@@ -155,59 +120,3 @@ def check_losses(losses: Sequence[np.ndarray], shards: Sequence) -> None:
     for l, shard in zip(losses, shards):
         if l.size != len(shard):
             raise ValueError(f"loss {l.shape}: return one value per sample")
-
-
-def clear_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
-    """Set all gradients to 0: an unused parameter would keep its last."""
-    for k, params in enumerate(device_params):
-        flat = getattr(params, "grads", None)  # of a bucket
-        grads = [p.grad for p in params] if flat is None else [flat]
-        absent = [i for i, g in enumerate(grads) if g is None]
-        if absent:
-            raise ValueError(
-                f"parameter {absent[0]} of replica {k} has no gradient: use get_params"
-            )
-        arrays = [g.as_nd_ndarray() for g in grads]
-        mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
-
-
-def keep_frozen(device_params: Sequence[Sequence[np.ndarray]]) -> None:
-    """Give parameters with ``grad_req="null"`` the zeros back that backward took."""
-    for params in device_params:
-        for p in params if not hasattr(params, "grads") else ():
-            if p.grad is None:
-                p.attach_grad("null")
-
-
-# Starting a small operation on a GPU takes longer than computing it. So on GPUs there
-# are fewer of them, each of which computes the same numbers as many small ones.
-
-
-def on_gpu_in_float32(params: Sequence[np.ndarray]) -> bool:
-    """Return whether one operation on all `params` is faster than one on each."""
-    on_gpu = params[0].ctx.device_type == "gpu"
-    return on_gpu and all(p.dtype == numpy.float32 for p in params)
-
-
-def pushed_together(device: mx.Context) -> contextlib.AbstractContextManager:
-    """Push a GPU's operations in groups of 100.
-
-    The engine waits for the GPU after each group, a quarter of the time from scratch.
-    """
-    on_gpu = device.device_type == "gpu"
-    return mx.engine.bulk(100) if on_gpu else contextlib.nullcontext()
-
-
-def kvstore_for(arrays: Sequence[Sequence[np.ndarray]]) -> tuple:
-    """Return keys and a kvstore that sums ``arrays[k]``, of device k, over all k."""
-    shapes = tuple(array.shape for array in arrays[0])
-    devices = tuple(of_one[0].ctx for of_one in arrays)
-    return _kvstore(shapes, devices, threading.get_ident())
-
-
-@functools.lru_cache(maxsize=8)
-def _kvstore(shapes: tuple, devices: tuple, thread: int) -> tuple:
-    # One per thread: its buffers hold a sum until all devices have copied it.
-    keys, store = list(range(len(shapes))), mx.kv.create("device")
-    store.init(keys, [np.zeros(shape, ctx=devices[0]) for shape in shapes])
-    return keys, store

@@ -1,0 +1,39 @@
+"""Seconds per epoch and speedups of any training, in cells and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from d2lpar.records import comparison, labels
+from d2lpar.records.comparison import seconds_per_epoch
+from d2lpar.records.kinds import Run
+
+SECONDS = ["s/epoch", "quartiles", "n", "speedup"]
+
+
+def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
+    """Return by run where it was, and the cells of `SECONDS`; all runs have epochs."""
+    base, rows = seconds_per_epoch(runs[0]), []
+    for run in runs:
+        seconds = seconds_per_epoch(run)
+        speedup = comparison.in_cell(comparison.ratio(base, seconds))
+        rows.append([labels.configuration(run.header), *seconds.cells(), speedup])
+    return rows
+
+
+def seconds_note(first: Run) -> str:
+    """Return what the columns `SECONDS` are, of runs of which this is the first."""
+    return (
+        "s/epoch: median of n epochs, without each run's first one, a warm-up; "
+        f"speedup: over {labels.count(first.header)}"
+    )
+
+
+def compared(runs: Sequence[Run]) -> list[str]:
+    """Return how long an epoch of each run takes beside one of the first, in words."""
+    base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)
+    counts = [(f"training on {labels.count(run.header)}", run) for run in runs[1:]]
+    return [
+        comparison.phrase(name, seconds_per_epoch(run), f"on {where}", base)
+        for name, run in counts
+    ]

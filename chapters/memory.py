@@ -236,7 +236,7 @@ assert min(r for (arm, _), r in ratios.items() if "GPU" in arm) > 0.95
 # parts, one after the other, and adds up the gradients. They sum to the gradient of the
 # whole batch, unless a layer looks at the whole batch. BatchNorm does, and normalises
 # each part by its own mean. The generator of Chapter 10 contains BatchNorm, so
-# `--micro-batch-size` changes its training.
+# micro-batches would change its training.
 #
 # The third way is *gradient checkpointing*. We keep the outputs of a few layers only
 # and compute the others again during the backward pass. To do so by hand, we run the
@@ -459,10 +459,10 @@ if __name__ == "__main__":
 #    the same time? *(`max(784 + 13,520 + 12,546, 784 + 2 * 13,520) = 27,824`, fewer
 #    than with our cut. However, the output at the cut and its gradient have four times
 #    as many numbers as with our cut, and we have not counted them.)*
-# 5. **Micro-batches.** The GAN's `--micro-batch-size` computes the gradients of a batch
-#    in parts and adds them. Which items of the estimate would shrink for LeNet? *(Only
-#    the outputs and their gradients. Python, the data set, the batch, the parameters
-#    with their gradients, and the evaluation do not depend on the parts.)*
+# 5. **Micro-batches.** A device computes the gradients of its shard in parts, one after
+#    the other, and adds them. Which items of the estimate would shrink for LeNet?
+#    *(Only the outputs and their gradients. Python, the data set, the batch, the
+#    parameters with their gradients, and the evaluation do not depend on the parts.)*
 # 6. **A later failure.** Raise the limit in steps of `100 * MIB`. How do the rows of
 #    "errors kept" change? *(The further a training gets before an allocation fails, the
 #    more arrays its frames can hold. From some limit on 2,000 images train.)*

@@ -219,7 +219,6 @@ TINY_SYSTEM = {"rows": 200, "columns": 20}
 SHARP = {
     "global_batch_size": 64,
     "lr": 1e-3,
-    "micro_batch_size": None,
     "sync_batch_norm": False,
     "frames_every": 6,
     "width": 64,

@@ -71,11 +71,6 @@ run_options = _options(
     option("--num-epochs", type=POSITIVE, help=OVERRIDE),
     option("--global-batch-size", type=POSITIVE, help=OVERRIDE),
     option("--lr", type=LR, callback=finite, help=OVERRIDE),
-    option(
-        "--micro-batch-size",
-        type=POSITIVE,
-        help="Images at a time; gradients add up. [gan]",
-    ),
     _flag("--sync-batch-norm", "BatchNorm over all devices. [gan]"),
     option(
         "--d-norm",

@@ -61,8 +61,6 @@ def advice(
         return f"{where}: use a smaller batch"
     if layers is None:
         remedy = "use less data or a smaller batch"
-        if "micro_batch_size" in settings:
-            remedy += ", or a smaller --micro-batch-size"
         return f"{where}: {byte_size(min(free))} are free: {remedy}"
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
     taken = 0

@@ -95,8 +95,7 @@ chapter.show(figure, "memory-by-layer")
 # largest outputs as well.
 
 # %%
-settings = {"global_batch_size": 256}
-need = estimate.estimate(estimate.lenet_layers, settings, num_devices=1)
+need = estimate.lenet_need(global_batch_size=256, num_devices=1)
 print(need)
 (counted,) = (i.size for i in need.items if i.name == "outputs kept for backward")
 assert counted == kept
@@ -214,8 +213,7 @@ for folder, kind in (("benchmarks", "cpu"), ("h200/benchmarks", "gpu")):
     for arm in arm_times(record):
         n, batch = int(arm.name.split()[0]), arm.samples[0].batch_size
         peak = median(sample.peak_bytes for sample in arm.samples)
-        settings = {"global_batch_size": batch}
-        need = estimate.estimate(estimate.lenet_layers, settings, n, sizes, kind)
+        need = estimate.lenet_need(batch, n, **sizes, kind=kind)
         ratios[arm.name, batch] = peak / max(need.by_memory)
         print(f"  {arm.name:10} batch {batch:5,}: {ratios[arm.name, batch]:.2f}")
 print(f"{sum(r > 1 for r in ratios.values())} of {len(ratios)} are above 1")
@@ -319,7 +317,6 @@ AT_THE_LIMIT = """
 import json, sys
 from d2lpar import devices, fashion_sample, lenet
 from d2lpar.machine.host import process_status
-from d2lpar.memory.estimate import lenet_layers
 from d2lpar.memory.out_of_memory import advice, is_out_of_memory, limited, release
 
 limit, keeps_errors, releases = json.loads(sys.argv[1])
@@ -346,8 +343,7 @@ with limited(limit):
                 raise
             if releases:
                 release(cpu, error)
-            settings = {"global_batch_size": batch}
-            line = advice(lenet_layers, settings, cpu, sizes, running=True)
+            line = advice(cpu, batch, running=True, **sizes)
             if keeps_errors:
                 errors.append(error)
         note(batch, line)

@@ -46,7 +46,7 @@ class Experiment:
     start: str = ""  # ``f(seed)``: the state before the first epoch, for resuming
     start_takes: Sequence[str] = ()  # the settings that `start` takes, too
     header_facts: str = ""  # ``f(device_type)``: further fields of a record's header
-    layers: str = ""  # ``f(settings)``: the shapes from which the memory is estimated
+    trains_lenet: bool = False  # so that its memory can be estimated
     result: str = ""  # ``f(runs)``: the table and the answer
     figure: str = ""  # ``pictures(runs, answers)``: pictures and GIFs by name
     figure_of_ways: str = ""  # of workers that share gradients in different ways
@@ -193,7 +193,7 @@ LENET = Experiment(
     measure="d2lpar.lenet:train",
     start="d2lpar.lenet:start",
     **FASHION_MNIST,
-    layers="d2lpar.memory.estimate:lenet_layers",
+    trains_lenet=True,
     result="d2lpar.lenet.result:result",
     figure="d2lpar.lenet.figure:pictures",
     figure_of_ways="d2lpar.workers.figure:pictures",

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from d2lpar import experiments, process
+from d2lpar import process
 from d2lpar.errors import DiedError, RunError
 from d2lpar.records import files
 from d2lpar.records.atomic import naming
@@ -115,9 +115,12 @@ def measure(job: Job) -> Iterator[Header | Line]:
 
 def _advice(job: Job, why: str) -> str:
     """Return an error of a measuring process; add what would fit if memory ran out."""
+    from d2lpar.datasets import fashion
     from d2lpar.memory import out_of_memory
 
     if not out_of_memory.WORDS.search(why):
         return why
-    layers = experiments.load(job.experiment.layers) if job.experiment.layers else None
-    return out_of_memory.advice(layers, job.settings, job.devices, job.data, said=why)
+    if not job.experiment.trains_lenet:
+        return out_of_memory.advice(job.devices, said=why)
+    batch, sizes = job.settings["global_batch_size"], fashion.sizes(**job.data)
+    return out_of_memory.advice(job.devices, batch, said=why, **sizes)

@@ -335,7 +335,7 @@ _ALL = (
         "solves min ||A x - b||, method by method",
         presets={
             "quick": {
-                "num_epochs": 10,
+                "num_epochs": 3,
                 "repeats": 3,  # fewer allow no ratio
                 "data": {"rows": 4_000, "columns": 400},
             },
@@ -352,7 +352,7 @@ _ALL = (
             "normal": {"method": "normal"},
             "tsqr": {"method": "tsqr"},
         },
-        minutes=0.5,
+        minutes=0.7,
     ),
     Experiment(
         "least_squares_large",

@@ -68,7 +68,7 @@ class Experiment:
         """Return the settings that apply; those of a preset can be replaced."""
         takes = {"devices", "num_devices", "preset", "dry_run", "out", "data"}
         if self.measure:
-            takes |= {"threads", "tf32", "deterministic", "seed", "repeats"}
+            takes |= {"threads", "deterministic", "seed", "repeats"}
         if self.locate:
             takes.add("data_dir")
         if self.start:

@@ -35,7 +35,7 @@ REFUSED = [
     ),
     (["run", "arrays", "--preset=sharp"], "--preset sharp: arrays takes quick, book"),
     (["run", "gan", "--data=sample"], "--data sample: gan takes auto, cryptopunks"),
-    ([*LENET, "--tf32"], "--tf32 with --devices cpu:1"),
+    ([*LENET, "--deterministic"], "--deterministic with --devices cpu:1"),
     ([*LENET, "--resume=last", "--repeats=2"], "--resume with --repeats"),
     ([*LAUNCH, *THEN, "--repeats=2"], "one thing at a time"),
     ([*LAUNCH, "--", "run", "gan"], "gan is not shared"),

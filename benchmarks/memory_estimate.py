@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from d2lpar.memory.estimate import estimate, lenet_layers
+from d2lpar.memory.estimate import lenet_need
 from d2lpar.records.kinds import ArmSample, Run
 
 
 def of_sample(run: Run, sample: ArmSample) -> int:
     """Bytes of a memory for what a sample of benchmarks/memory.py measured."""
     count, noun = sample.arm.split()
-    need = estimate(
-        lenet_layers,
-        {"global_batch_size": sample.batch_size},
+    need = lenet_need(
+        sample.batch_size,
         int(count),
-        {"n_train": run.header.settings["n_train"], "n_test": 200},
-        "gpu" if noun.startswith("GPU") else "cpu",
+        n_train=run.header.settings["n_train"],
+        n_test=200,
+        kind="gpu" if noun.startswith("GPU") else "cpu",
     )
     return max(need.by_memory)

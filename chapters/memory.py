@@ -95,8 +95,7 @@ chapter.show(figure, "memory-by-layer")
 # largest outputs as well.
 
 # %%
-settings = {"global_batch_size": 256}
-need = estimate.estimate(estimate.lenet_layers, settings, num_devices=1)
+need = estimate.lenet_need(global_batch_size=256, num_devices=1)
 print(need)
 (counted,) = (i.size for i in need.items if i.name == "outputs kept for backward")
 assert counted == kept
@@ -214,8 +213,7 @@ for folder, kind in (("benchmarks", "cpu"), ("h200/benchmarks", "gpu")):
     for arm in arm_times(record):
         n, batch = int(arm.name.split()[0]), arm.samples[0].batch_size
         peak = median(sample.peak_bytes for sample in arm.samples)
-        settings = {"global_batch_size": batch}
-        need = estimate.estimate(estimate.lenet_layers, settings, n, sizes, kind)
+        need = estimate.lenet_need(batch, n, **sizes, kind=kind)
         ratios[arm.name, batch] = peak / max(need.by_memory)
         print(f"  {arm.name:10} batch {batch:5,}: {ratios[arm.name, batch]:.2f}")
 print(f"{sum(r > 1 for r in ratios.values())} of {len(ratios)} are above 1")
@@ -236,7 +234,7 @@ assert min(r for (arm, _), r in ratios.items() if "GPU" in arm) > 0.95
 # parts, one after the other, and adds up the gradients. They sum to the gradient of the
 # whole batch, unless a layer looks at the whole batch. BatchNorm does, and normalises
 # each part by its own mean. The generator of Chapter 10 contains BatchNorm, so
-# `--micro-batch-size` changes its training.
+# micro-batches would change its training.
 #
 # The third way is *gradient checkpointing*. We keep the outputs of a few layers only
 # and compute the others again during the backward pass. To do so by hand, we run the
@@ -319,7 +317,6 @@ AT_THE_LIMIT = """
 import json, sys
 from d2lpar import devices, fashion_sample, lenet
 from d2lpar.machine.host import process_status
-from d2lpar.memory.estimate import lenet_layers
 from d2lpar.memory.out_of_memory import advice, is_out_of_memory, limited, release
 
 limit, keeps_errors, releases = json.loads(sys.argv[1])
@@ -346,8 +343,7 @@ with limited(limit):
                 raise
             if releases:
                 release(cpu, error)
-            settings = {"global_batch_size": batch}
-            line = advice(lenet_layers, settings, cpu, sizes, running=True)
+            line = advice(cpu, batch, running=True, **sizes)
             if keeps_errors:
                 errors.append(error)
         note(batch, line)
@@ -460,10 +456,10 @@ for device, free in zip(here, estimate.free_memory(here)):
 #    the same time? *(`max(784 + 13,520 + 12,546, 784 + 2 * 13,520) = 27,824`, fewer
 #    than with our cut. However, the output at the cut and its gradient have four times
 #    as many numbers as with our cut, and we have not counted them.)*
-# 5. **Micro-batches.** The GAN's `--micro-batch-size` computes the gradients of a batch
-#    in parts and adds them. Which items of the estimate would shrink for LeNet? *(Only
-#    the outputs and their gradients. Python, the data set, the batch, the parameters
-#    with their gradients, and the evaluation do not depend on the parts.)*
+# 5. **Micro-batches.** A device computes the gradients of its shard in parts, one after
+#    the other, and adds them. Which items of the estimate would shrink for LeNet?
+#    *(Only the outputs and their gradients. Python, the data set, the batch, the
+#    parameters with their gradients, and the evaluation do not depend on the parts.)*
 # 6. **A later failure.** Raise the limit in steps of `100 * MIB`. How do the rows of
 #    "errors kept" change? *(The further a training gets before an allocation fails, the
 #    more arrays its frames can hold. From some limit on 2,000 images train.)*

@@ -12,12 +12,28 @@ loaded after d2lpar has set the variables that MXNet reads once, when it is impo
 The names are in `__init__.pyi`, which type checkers read, too.
 """
 
+import sys
+import types
+from importlib import import_module
+
 from d2lpar._public_names import from_stub
 
 __version__ = "0.5.0"
 
 __getattr__, _, __all__ = from_stub(__name__, __file__)
-__all__.append("__version__")
+
+
+def _alias(name: str, module: str) -> types.ModuleType:
+    """Let `name` be imported, too; it has what `module` has, loaded on first use."""
+    alias = sys.modules[f"{__name__}.{name}"] = types.ModuleType(module)
+    alias.__getattr__ = lambda attribute: getattr(import_module(module), attribute)
+    alias.__dir__ = lambda: dir(import_module(module))
+    return alias
+
+
+lenet_concise = _alias("lenet_concise", "d2lpar.lenet.concise")
+lenet_workers = _alias("lenet_workers", "d2lpar.lenet.workers")
+__all__ += ["__version__", "lenet_concise", "lenet_workers"]
 
 
 def __dir__() -> list[str]:

@@ -5,8 +5,6 @@ from . import gan as gan
 from . import kernels as kernels
 from . import least_squares as least_squares
 from . import lenet as lenet
-from . import lenet_concise as lenet_concise
-from . import lenet_workers as lenet_workers
 from . import puzzles as puzzles
 from . import timing as timing
 from ._mxnet import autograd as autograd
@@ -28,3 +26,5 @@ from .parallel import split_batch as split_batch
 from .parallel import train_batch as train_batch
 
 __version__: str
+lenet_concise = lenet.concise
+lenet_workers = lenet.workers

@@ -62,7 +62,7 @@ BUCKETS: dict[str, Callable] = {"reduce": allreduce_buckets, "update": update_bu
 
 
 def flatten(
-    parameters: Sequence[gluon.Parameter], grad_req: str = "write"
+    parameters: Sequence[gluon.Parameter],
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Make Gluon's parameters views of one flat array per device.
 
@@ -80,7 +80,7 @@ def flatten(
     for k, p in enumerate(parameters):
         p._data = [of_one[k] for of_one in data]
         p._grad = [of_one[k] for of_one in gradients]
-        autograd.mark_variables(p._data, p._grad, grad_req)
+        autograd.mark_variables(p._data, p._grad)
     return values, grads
 
 

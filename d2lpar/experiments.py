@@ -53,7 +53,7 @@ class Experiment:
     start: str = ""  # ``f(seed)``: the state before the first epoch, for resuming
     start_takes: Sequence[str] = ()  # the settings that `start` takes, too
     header_facts: str = ""  # ``f(device_type)``: further fields of a record's header
-    layers: str = ""  # ``f(settings)``: the shapes from which the memory is estimated
+    trains_lenet: bool = False  # so that its memory can be estimated
     result: str = ""  # ``f(runs)``: the table and the answer
     figure: str = ""  # ``pictures(runs, answers)``: pictures and GIFs by name
     figure_of_ways: str = ""  # of workers that share gradients in different ways
@@ -215,7 +215,7 @@ LENET = Experiment(
     measure="d2lpar.lenet:train",
     start="d2lpar.lenet:start",
     **FASHION_MNIST,
-    layers="d2lpar.memory.estimate:lenet_layers",
+    trains_lenet=True,
     result="d2lpar.lenet.result:result",
     figure="d2lpar.lenet.figure:pictures",
     figure_of_ways="d2lpar.workers.figure:pictures",
@@ -236,7 +236,6 @@ TINY_SYSTEM = {"rows": 200, "columns": 20}
 SHARP = {
     "global_batch_size": 64,
     "lr": 1e-3,
-    "micro_batch_size": None,
     "sync_batch_norm": False,
     "frames_every": 6,
     "width": 64,
@@ -322,7 +321,7 @@ _ALL = (
         "solves min ||A x - b||, method by method",
         presets={
             "quick": {
-                "num_epochs": 10,
+                "num_epochs": 3,
                 "repeats": 3,  # fewer allow no ratio
                 "data": {"rows": 4_000, "columns": 400},
             },
@@ -339,7 +338,7 @@ _ALL = (
             "normal": {"method": "normal"},
             "tsqr": {"method": "tsqr"},
         },
-        minutes=0.5,
+        minutes=0.7,
     ),
     Experiment(
         "least_squares_large",

@@ -158,18 +158,32 @@ importlib.metadata.distributions = lambda **kwargs: []
 before = set(vars(numpy))
 import d2lpar
 from d2lpar.errors import D2lparError, MXNetMissingError
-for attempt in range(2):  # a failed import leaves nothing half done
+for name in 2 * ["d2lpar", "d2lpar.lenet_concise"]:  # no half-done import
     try:
-        from d2lpar import get_params
+        exec(f"from {name} import train_batch")
     except MXNetMissingError as error:
         assert isinstance(error, D2lparError) and isinstance(error, ImportError)
         print(error)
 assert d2lpar.fashion_sample and "mxnet" not in sys.modules
 print(set(vars(numpy)) - before - {"random", "lib"})
 """
-    first, second, names_put_back = python(code).stdout.splitlines()
+    first, *others, names_put_back = python(code).stdout.splitlines()
     assert install_command("cpu") in first and install_command("cu112") in first
-    assert second == first and names_put_back == "set()"
+    assert others == [first] * 3 and names_put_back == "set()"
+
+
+def test_short_names_are_those_of_modules_that_are_loaded_on_first_use(python):
+    code = """
+import sys
+from d2lpar import lenet_concise
+import d2lpar.lenet_workers
+print("mxnet" in sys.modules)
+from d2lpar.lenet_workers import train
+from d2lpar.lenet import concise, workers
+print(train is workers.train, lenet_concise.train is concise.train)
+print("train_batch" in dir(lenet_concise))
+"""
+    assert python(code).stdout.split() == ["False", "True", "True", "True"]
 
 
 GPU_BUILD = """

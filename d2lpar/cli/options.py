@@ -58,7 +58,6 @@ run_options = _options(
         show_default="cores // device count; least squares on several contexts: 1",
         help="Threads per CPU context.",
     ),
-    _flag("--tf32", "float32 on GPUs in TF32: faster, 3 digits."),
     _flag("--deterministic", "The same bits in every repeat on GPUs; slower."),
     option(
         "--preset",
@@ -71,11 +70,6 @@ run_options = _options(
     option("--num-epochs", type=POSITIVE, help=OVERRIDE),
     option("--global-batch-size", type=POSITIVE, help=OVERRIDE),
     option("--lr", type=LR, callback=finite, help=OVERRIDE),
-    option(
-        "--micro-batch-size",
-        type=POSITIVE,
-        help="Images at a time; gradients add up. [gan]",
-    ),
     _flag("--sync-batch-norm", "BatchNorm over all devices. [gan]"),
     option(
         "--d-norm",

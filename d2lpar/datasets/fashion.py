@@ -50,6 +50,10 @@ FASHION_MNIST = PublishedFiles(
     ),
 )
 locate = FASHION_MNIST.locate
+WHOLE = {  # how many images for training and for testing a data set has
+    "fashion-mnist": (60_000, 10_000),
+    "sample": (5_000, 1_000),
+}
 
 # fmt: off
 FASHION_CLASSES = (
@@ -122,9 +126,21 @@ def load(
         X_train, y_train, X_test, y_test = map(read_idx, paths)
         whole = ImageData(X_train, y_train, X_test, y_test, "fashion-mnist")
         return whole.head(n_train, n_test)
-    return fashion_sample(
-        5000 if n_train is None else n_train, 1000 if n_test is None else n_test, seed
-    )
+    return fashion_sample(**sizes("sample", n_train=n_train, n_test=n_test), seed=seed)
+
+
+def sizes(
+    name: str, *, n_train: int | None = None, n_test: int | None = None, **_: object
+) -> dict[str, int]:
+    """Return the `n_train` and `n_test` that :func:`load` returns, without loading.
+
+    `name` is "fashion-mnist" or "sample"; the other arguments of `load` are ignored.
+    """
+    train, test = WHOLE[name]
+    return {
+        "n_train": train if n_train is None else n_train,
+        "n_test": test if n_test is None else n_test,
+    }
 
 
 def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:

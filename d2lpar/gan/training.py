@@ -38,7 +38,6 @@ def train(
     global_batch_size: int = 10_000,
     lr: float = 1e-4,
     num_epochs: int = 4_000,
-    micro_batch_size: int | None = None,
     sync_batch_norm: bool = False,
     frames_every: int = 10,
     width: int | None = None,
@@ -58,14 +57,11 @@ def train(
     if not (isinstance(beta1, numbers.Real) and 0 <= beta1 < 1):
         raise SettingError(f"beta1 {beta1!r}: write a number from 0 to below 1")
     check_whole("frames-every", frames_every)
-    if micro_batch_size is not None:
-        check_whole("micro-batch-size", micro_batch_size)
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
     check_pixels("faces", data.X, (3, 24, 24))
     state = start(seed, width, d_norm) if state is None else state
     nets, last = Nets(state, devices, lr, beta1), state.epoch + num_epochs
-    ways = {"micro_batch_size": micro_batch_size, "synchronised": sync_batch_norm}
     faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
     maker = FrameMaker(state, data, devices[0])
     if state.epoch == 0:
@@ -74,7 +70,8 @@ def train(
         epoch, steps = Epoch(BATCHES_IN_FLIGHT), []
         key = [state.seed, state.epoch + 1]
         for X, z in batches(faces, global_batch_size, nets.G.z_shape, key):
-            steps.append(step(*split_batch(X, z, devices[: len(X)]), nets, **ways))
+            shards = split_batch(X, z, devices[: len(X)])
+            steps.append(step(*shards, nets, synchronised=sync_batch_norm))
             epoch.keep_pace(steps[-1].g_losses[-1:])
         epoch.stop()
         d_loss, g_loss, opinions = (

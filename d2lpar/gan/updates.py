@@ -6,7 +6,7 @@ Source: the notebook; Goodfellow et al. (GANs, 2014); Kingma and Ba (Adam, 2015)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -147,14 +147,12 @@ class Adam:
     def __init__(self, net: gluon.Block, lr: float, beta1: float = 0.9) -> None:
         self.params = trained(net)
         self.lr, self.beta1, self.num_steps = lr, beta1, 0
-        # Gradients of micro-batches add up. On GPUs one update does the work of many.
+        # On GPUs one update does the work of many.
         flat = self.params[0].list_ctx()[0].device_type == "gpu"
         if flat:
-            values, gradients = flatten(self.params, "add")
+            values, gradients = flatten(self.params)
             self.values, self.gradients = [values], [gradients]
         else:
-            for p in self.params:
-                p.grad_req = "add"
             self.values = [p.list_data() for p in self.params]
             self.gradients = [p.list_grad() for p in self.params]
         self.means, self.variances = (
@@ -172,7 +170,7 @@ class Adam:
             ]
 
     def zero_grad(self) -> None:
-        """Set the gradients of all replicas to 0."""
+        """Set all gradients to 0: devices without faces would keep the last step's."""
         for gradients in zip(*self.gradients):  # those of one device
             arrays = [g.as_nd_ndarray() for g in gradients]
             mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
@@ -261,101 +259,60 @@ class StepSums(NamedTuple):
 
 
 def step(
-    X_shards: Shards,
-    z_shards: Shards,
-    nets: Nets,
-    *,
-    micro_batch_size: int | None = None,
-    synchronised: bool = False,
+    X_shards: Shards, z_shards: Shards, nets: Nets, *, synchronised: bool = False
 ) -> StepSums:
-    """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, ...).
-
-    With a `micro_batch_size` (faces per device and round) memory holds one round's
-    activations, the fakes are made twice, and BatchNorm sees one round at a time.
-    """
+    """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, ...)."""
     nets.iterate_spectral_vectors()
-
-    def fakes_of(z_rounds, mode):
-        for z_round in z_rounds:
-            with mode():
-                fakes = forward(nets.G, z_round, synchronised)
-            yield fakes
-
-    if micro_batch_size is None or micro_batch_size >= max(map(len, X_shards)):
-        fakes = list(fakes_of([z_shards], autograd.record))
-        rounds, again = zip([X_shards], fakes), fakes
-    else:
-        X_rounds = _rounds(X_shards, micro_batch_size)
-        z_rounds = _rounds(z_shards, micro_batch_size)
-        rounds = zip(X_rounds, fakes_of(z_rounds, autograd.train_mode))
-        again = fakes_of(z_rounds, autograd.record)
-    d_losses, opinions = update_D(rounds, nets.D, nets.adam_D, synchronised)
-    g_losses = update_G(again, nets.D, nets.adam_G, synchronised)
+    with autograd.record():
+        fakes = forward(nets.G, z_shards, synchronised)
+    d_losses, opinions = update_D(X_shards, fakes, nets.D, nets.adam_D, synchronised)
+    g_losses = update_G(fakes, nets.D, nets.adam_G, synchronised)
     return StepSums(d_losses, g_losses, opinions)
 
 
-def _rounds(shards: Shards, size: int) -> list[list[np.ndarray]]:
-    """Cut shards into rounds of `size` rows, as long as any of them has rows."""
-    return [
-        [shard[start : start + size] for shard in shards if len(shard) > start]
-        for start in range(0, max(map(len, shards)), size)
-    ]
-
-
 def update_D(
-    rounds: Iterable[tuple[Shards, Shards]],
+    X_shards: Shards,
+    fakes: Shards,
     net_D: gluon.Block,
     adam: Adam,
     synchronised: bool = False,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Take an Adam step of the discriminator: real faces towards 1, fakes towards 0.
 
-    `rounds` are micro-batches, whose gradients add up, of (X_shards, fakes): one array
-    (n_k, 3, 24, 24) per device in each. No gradient reaches the generator. Returns
-    `d_losses` and `opinions` of :class:`StepSums`, not waited for.
+    Both are one array (n_k, 3, 24, 24) per device. No gradient reaches the generator.
+    Returns `d_losses` and `opinions` of :class:`StepSums`, not waited for.
     """
     adam.zero_grad()
-    loss_sums: list[np.ndarray] = []
-    opinions: list[np.ndarray] = []
-    n = 0
-    for X_shards, fakes in rounds:
-        with autograd.record():
-            fakes = [f.detach() for f in fakes]
-            if net_D.apart:
-                judged = [forward(net_D, x, synchronised) for x in (X_shards, fakes)]
-                scores = [np.concatenate(pair) for pair in zip(*judged)]
-            else:  # one call for both; the notebook makes two, and joins the results
-                faces = [np.concatenate(pair) for pair in zip(X_shards, fakes)]
-                scores = forward(net_D, faces, synchronised)
-            losses, seen = zip(*map(_d_loss, scores))
-        autograd.backward(losses)  # together: a synchronised graph is one
-        loss_sums += losses
-        opinions += seen
-        n += sum(len(X) for X in X_shards)
-    adam.step(2 * n)
-    return loss_sums, opinions
+    with autograd.record():
+        fakes = [f.detach() for f in fakes]
+        if net_D.apart:
+            judged = [forward(net_D, x, synchronised) for x in (X_shards, fakes)]
+            scores = [np.concatenate(pair) for pair in zip(*judged)]
+        else:  # one call for both; the notebook makes two, and joins the results
+            faces = [np.concatenate(pair) for pair in zip(X_shards, fakes)]
+            scores = forward(net_D, faces, synchronised)
+        losses, opinions = zip(*map(_d_loss, scores))
+    autograd.backward(losses)  # together: a synchronised graph is one
+    adam.step(2 * sum(map(len, X_shards)))
+    return list(losses), list(opinions)
 
 
 def update_G(
-    rounds: Iterable[Shards], net_D: gluon.Block, adam: Adam, synchronised: bool = False
+    fakes: Shards, net_D: gluon.Block, adam: Adam, synchronised: bool = False
 ) -> list[np.ndarray]:
     """Take an Adam step of the generator, so that its fakes are taken for real.
 
-    `rounds` are micro-batches of fakes, (n_k, 3, 24, 24) per device, made within
-    ``autograd.record()``. Returns `g_losses` of :class:`StepSums`, not waited for.
+    `fakes` are (n_k, 3, 24, 24) per device, made within ``autograd.record()``. Returns
+    `g_losses` of :class:`StepSums`, not waited for.
     """
     adam.zero_grad()
-    loss_sums, n = [], 0
-    for fakes in rounds:
-        # The chain rule by hand: first the gradient of the loss by each pixel, without
-        # gradients of the discriminator; then back through the generator.
-        pixels = [f.detach() for f in fakes]
-        for x in pixels:
-            x.attach_grad()
-        with autograd.record():
-            losses = [_g_loss(s) for s in forward(net_D, pixels, synchronised)]
-        autograd.backward(list(fakes), autograd.grad(losses, pixels))
-        loss_sums += losses
-        n += sum(len(f) for f in fakes)
-    adam.step(n)
-    return loss_sums
+    # The chain rule by hand: first the gradient of the loss by each pixel, without
+    # gradients of the discriminator; then back through the generator.
+    pixels = [f.detach() for f in fakes]
+    for x in pixels:
+        x.attach_grad()
+    with autograd.record():
+        losses = [_g_loss(s) for s in forward(net_D, pixels, synchronised)]
+    autograd.backward(list(fakes), autograd.grad(losses, pixels))
+    adam.step(sum(map(len, fakes)))
+    return losses

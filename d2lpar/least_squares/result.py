@@ -38,8 +38,6 @@ def result(runs: Sequence[Run]) -> Result:
         "seconds: of a solve, the median of n; residual: ||A x - b||; / least: over "
         "the least one; distance: of x to the optimum, relative"
     )
-    if any(run.header.variant in AVERAGING for run in runs):
-        note += "; averaging: a shortcut takes the 500 steps of an epoch at once"
     answers = {"devices": _by_count(runs), "distance": [sentence(_reached(runs))]}
     further = [f"least ||A x - b|| of all runs: {least:.9g}"]
     return Result(Table(COLUMNS, rows, names=2), note, answers, further)

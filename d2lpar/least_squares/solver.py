@@ -44,7 +44,7 @@ METHODS = {
     "averaging": averaging,
 }
 BRIEF: dict[str, dict] = {
-    "averaging": {"num_epochs": 1},
+    "averaging": {"num_epochs": 1, "steps_per_epoch": 2},
     "cgls": {"tol": 0.5},
     "gradient": {"tol": 0.5},
 }

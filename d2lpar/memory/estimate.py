@@ -7,7 +7,7 @@ are numbers, so that no MXNet is loaded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,33 +23,12 @@ WORKSPACES = 1.4  # of the outputs kept, on GPUs: cuDNN's workspaces and MXNet's
 EVALUATED = 1000  # samples that are evaluated at once
 SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 
-
-@dataclass(frozen=True)
-class Layers:
-    """What a training keeps, in numbers float32."""
-
-    parameters: int
-    kept: int  # in all outputs of one sample
-    largest: tuple[str, tuple[int, ...]]  # the name and shape of the largest output
-    input: tuple[int, ...]  # the shape of a sample, stored as uint8
-    n_train: int
-    n_test: int
-
-
-LayersOf = Callable[[dict], Layers]  # of the network that settings make
-
-
-def lenet_layers(settings: dict) -> Layers:
-    """LeNet, in :mod:`d2lpar.lenet` and in :mod:`d2lpar.lenet_concise`."""
-    dense = 2 * 128 + 10  # an activation keeps its input, too
-    return Layers(
-        parameters=20 * 10 + 50 * 501 + 128 * 801 + 10 * 129,
-        kept=28**2 + 20 * (2 * 26**2 + 13**2) + 50 * (2 * 9**2 + 4**2) + dense,
-        largest=("Conv2D 1", (20, 26, 26)),
-        input=(1, 28, 28),
-        n_train=60_000,
-        n_test=10_000,
-    )
+# LeNet's, in numbers float32; images are stored as uint8.
+PARAMETERS = 20 * 10 + 50 * 501 + 128 * 801 + 10 * 129
+PIXELS = 28**2  # of an image
+LARGEST = 20, 26, 26  # the largest output of an image
+_DENSE = 2 * 128 + 10  # an activation keeps its input, too
+KEPT = PIXELS + 20 * (2 * 26**2 + 13**2) + 50 * (2 * 9**2 + 4**2) + _DENSE
 
 
 class Item(NamedTuple):
@@ -103,30 +82,26 @@ class Need:
     __str__ = text
 
 
-def estimate(
-    layers: LayersOf,
-    settings: dict,
+def lenet_need(
+    global_batch_size: int,
     num_devices: int,
-    data: dict | None = None,
+    *,
+    n_train: int = 60_000,
+    n_test: int = 10_000,
     kind: str = "cpu",
 ) -> Need:
-    """Return what a training needs on `num_devices` devices of a `kind`."""
-    net, data = layers(settings), data or {}
-    n_train = data.get("n_train") or net.n_train
-    n_test = data.get("n_test") or net.n_test
-    batch = min(settings["global_batch_size"], n_train)
+    """Return what LeNet's training needs on `num_devices` devices of a `kind`."""
+    batch = min(global_batch_size, n_train)
     samples = -(-batch // num_devices)  # of the device that has most
     evaluated = -(-min(EVALUATED, n_test) // num_devices)
-    name, shape = net.largest
-    sample, largest = math.prod(net.input), math.prod(shape)
-    data_set, parameters = (n_train + n_test) * sample, FLOAT * net.parameters
-    outputs = FLOAT * samples * net.kept
+    largest, outputs = math.prod(LARGEST), FLOAT * samples * KEPT
+    data_set, parameters = (n_train + n_test) * PIXELS, FLOAT * PARAMETERS
     items = [
         Item("Python and MXNet", PROCESS, "process"),
         Item("data set", data_set, "process"),
         Item("data set, its copy", data_set, "first device"),
         # As float32, before and after dividing by 255.
-        Item("batch", 2 * FLOAT * batch * sample, "first device"),
+        Item("batch", 2 * FLOAT * batch * PIXELS, "first device"),
         Item("parameters", parameters, "each device"),
         Item("gradients", parameters, "each device"),
         Item("outputs kept for backward", outputs, "each device"),
@@ -136,22 +111,18 @@ def estimate(
     if kind == "gpu":
         items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))
         items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))
-    words, size = f"{name}, float32 {(samples, *shape)}", FLOAT * samples * largest
-    return Need(kind, num_devices, batch, items, words, size)
+    words = f"Conv2D 1, float32 {(samples, *LARGEST)}"
+    return Need(kind, num_devices, batch, items, words, FLOAT * samples * largest)
 
 
-def largest_batch(
-    layers: LayersOf,
-    settings: dict,
-    devices: Sequence,
-    free: Sequence[int],
-    data: dict | None = None,
-) -> int:
-    """Return the largest batch, at most the data, for 4/5 of the `free` bytes; or 0."""
+def largest_batch(devices: Sequence, free: Sequence[int], **sizes: int) -> int:
+    """Return the largest batch, at most the data, for 4/5 of the `free` bytes; or 0.
+
+    `sizes` are `n_train` and `n_test` of :func:`lenet_need`.
+    """
 
     def need(batch: int) -> Need:
-        changed = {**settings, "global_batch_size": batch}
-        return estimate(layers, changed, len(devices), data, devices[0].device_type)
+        return lenet_need(batch, len(devices), kind=devices[0].device_type, **sizes)
 
     usable = [f * (1 - SAFETY_MARGIN) for f in free]
     low, high = 0, need(2**62).batch + 1
@@ -179,14 +150,15 @@ def free_memory(devices: Sequence) -> list[int]:
     return sizes
 
 
-def report(
-    layers: LayersOf, settings: dict, devices: Sequence, data: dict | None = None
-) -> str:
-    """Return the estimate beside what is free on `devices`, as lines of text."""
-    need = estimate(layers, settings, len(devices), data, devices[0].device_type)
-    free = free_memory(devices)
+def report(global_batch_size: int, devices: Sequence, **sizes: int) -> str:
+    """Return the estimate beside what is free on `devices`, as lines of text.
+
+    `sizes` are `n_train` and `n_test` of :func:`lenet_need`.
+    """
+    kind, free = devices[0].device_type, free_memory(devices)
+    need = lenet_need(global_batch_size, len(devices), kind=kind, **sizes)
     rows = [(f"free on {device}", byte_size(f)) for device, f in zip(devices, free)]
-    if need.kind == "cpu":
+    if kind == "cpu":
         rows = [("free", byte_size(free[0]))]
-    largest = largest_batch(layers, settings, devices, free, data)
+    largest = largest_batch(devices, free, **sizes)
     return need.text(*rows, ("largest batch that fits", f"{largest:,}"))

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from d2lpar.errors import DeviceError, SettingError, is_from_mxnet
 from d2lpar.machine.host import process_status
-from d2lpar.memory.estimate import LayersOf, estimate, free_memory, largest_batch
+from d2lpar.memory.estimate import free_memory, largest_batch, lenet_need
 from d2lpar.text import byte_size
 
 # Errors of MXNet's storage, of CUDA and its libraries (without memory their handles are
@@ -38,17 +38,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def advice(
-    layers: LayersOf | None,
-    settings: dict,
     devices: Sequence,
-    data: dict | None = None,
+    lenets_batch: int | None = None,
     *,
     said: str = "",
     running: bool = False,
+    **sizes: int,
 ) -> str:
     """Return one line: the devices, what is needed, what is free, what would fit.
 
-    `said` is the error's line; with `running` the next run is in this process.
+    `lenets_batch` is the global batch of a training of LeNet, None of other work, and
+    `sizes` are its `n_train` and `n_test`. `said` is the error's line; with `running`
+    the next run is in this process.
     """
     where = f"out of memory on {devices[0]}"
     if len(devices) > 1:
@@ -59,18 +60,17 @@ def advice(
         free = free_memory(devices)
     except DeviceError:
         return f"{where}: use a smaller batch"
-    if layers is None:
+    if lenets_batch is None:
         remedy = "use less data or a smaller batch"
-        if "micro_batch_size" in settings:
-            remedy += ", or a smaller --micro-batch-size"
         return f"{where}: {byte_size(min(free))} are free: {remedy}"
-    need = estimate(layers, settings, len(devices), data, devices[0].device_type)
+    kind = devices[0].device_type
+    need = lenet_need(lenets_batch, len(devices), kind=kind, **sizes)
     taken = 0
     if running:
-        taken = need.bytes_at("each GPU" if need.kind == "gpu" else "process")
+        taken = need.bytes_at("each GPU" if kind == "gpu" else "process")
     lacking = [n - f for n, f in zip(need.by_memory, free)]
     k = lacking.index(max(lacking))  # of the GPUs; CPU contexts share one memory
-    fitting = largest_batch(layers, settings, devices, [f + taken for f in free], data)
+    fitting = largest_batch(devices, [f + taken for f in free], **sizes)
     if fitting >= need.batch:
         remedy = "it should fit, so something else takes memory: use a smaller batch"
     elif fitting:

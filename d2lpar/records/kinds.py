@@ -217,19 +217,6 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     in_steps: bool = False
 
 
-class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
-    """An epoch of training under weak scaling, which studies measured before 0.5."""
-
-    global_batch_size: int
-    epoch: int
-    lr: float
-    seconds: float = 0.0
-    train_loss: Optional[float] = None
-    test_acc: Optional[float] = None
-    why_not: str = ""
-    num_devices: int = 0
-
-
 class PrecisionRecord(Line, tag="precision", frozen=True):
     """What inference in one precision measured, or why the hardware or build refused.
 

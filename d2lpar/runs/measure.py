@@ -55,12 +55,13 @@ def measure(name: str, **settings: Any) -> list[Run]:
     if how == "quick":
         how = f"about {duration(60 * experiment.minutes)} on two cores"
     print(f"{name}: {experiment.about} ({how})", flush=True)
-    if jobs[0].preset == "dry-run" and experiment.layers:
+    if jobs[0].preset == "dry-run" and experiment.trains_lenet:
+        from d2lpar.datasets import fashion
         from d2lpar.memory import estimate
 
         for job in plan(experiment, command, **{**settings, "dry_run": False}):
-            layers = experiments.load(experiment.layers)
-            print(estimate.report(layers, job.settings, job.devices, job.data))
+            batch, sizes = job.settings["global_batch_size"], fashion.sizes(**job.data)
+            print(estimate.report(batch, job.devices, **sizes))
     if not keeps_record:
         for _ in sweep.run_job(jobs[0]):
             pass

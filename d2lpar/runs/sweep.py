@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from d2lpar import experiments, process
+from d2lpar import process
 from d2lpar.errors import DiedError, RecordError, RunError
 from d2lpar.records import files
 from d2lpar.records.atomic import naming
@@ -157,9 +157,12 @@ def run_job(job: Job) -> Iterator[Header | Line]:
 
 def _advice(job: Job, why: str) -> str:
     """Return an error of a measuring process; add what would fit if memory ran out."""
+    from d2lpar.datasets import fashion
     from d2lpar.memory import out_of_memory
 
     if not out_of_memory.WORDS.search(why):
         return why
-    layers = experiments.load(job.experiment.layers) if job.experiment.layers else None
-    return out_of_memory.advice(layers, job.settings, job.devices, job.data, said=why)
+    if not job.experiment.trains_lenet:
+        return out_of_memory.advice(job.devices, said=why)
+    batch, sizes = job.settings["global_batch_size"], fashion.sizes(**job.data)
+    return out_of_memory.advice(job.devices, batch, said=why, **sizes)

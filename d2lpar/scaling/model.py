@@ -14,14 +14,7 @@ from statistics import median
 from typing import Any
 
 from d2lpar.records.comparison import Summary, summarize
-from d2lpar.records.kinds import (
-    PARTS,
-    AllReduceRecord,
-    Run,
-    ScaledEpoch,
-    StepRecord,
-    group,
-)
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord, group
 
 
 def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
@@ -111,13 +104,6 @@ class Study:
             if found:
                 measured[key] = {name: median(p[name] for p in found) for name in PARTS}
         return measured
-
-    @cached_property
-    def trainings(self) -> dict[tuple[int, int], list[ScaledEpoch]]:
-        """Epochs of the first repeat by (devices, global batch), in order."""
-        epochs = _with_counts(self.runs, ScaledEpoch)
-        first = [(n, epoch) for n, epoch in epochs if epoch.repeat == 0]
-        return group(first, lambda e: (e[0], e[1].global_batch_size), lambda e: e[1])
 
 
 def studies(runs: Sequence[Run]) -> list[Study]:

@@ -101,30 +101,23 @@ def _pays(by_batch: Mapping[int, float | None]) -> str:
 
 
 def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table]:
-    """Tables of parts, trainings and all-reduces, where measured."""
-    parts, trainings, reduced = [], [], []
+    """Return tables of a step's parts and of all-reduces, where measured."""
+    parts, reduced = [], []
     for study in found:
         for (n, batch), seconds in study.parts.items():
             cells = [number(1e3 * seconds[part]) for part in PARTS]
             parts.append([study.name, f"{batch:,}", str(n), *cells])
-        for (n, batch), epochs in study.trainings.items():
-            for e in epochs:
-                end = e.why_not or f"{e.test_acc:.4f}"
-                cells = [str(e.epoch), f"{e.lr:.3g}", number(e.seconds), end]
-                trainings.append([study.name, f"{batch:,}", str(n), *cells])
     measured = all_reduces(runs)
     variants = list(dict.fromkeys(name for row in measured.values() for name in row))
     for (n, arrays, num_bytes), row in measured.items():
         samples = (row.get(variant) for variant in variants)
         ms = [number(1e3 * median(s)) if s else "-" for s in samples]
         reduced.append([f"{num_bytes:,}", str(arrays), str(n), *ms])
-    columns = ["", "batch", "devices"]
-    of_epoch = ["epoch", "lr", "seconds", "test accuracy"]
+    of_step = ["", "batch", "devices", *PARTS]
     of_sum = ["bytes", "arrays", "devices", *variants]
     absent = "All-reduces, ms (-: not in this build):"
     tables = [
-        Table([*columns, *PARTS], parts, title="Parts of a step, ms:"),
-        Table([*columns, *of_epoch], trainings, title="Trainings:"),
+        Table(of_step, parts, title="Parts of a step, ms:"),
         Table(of_sum, reduced, names=0, title=absent),
     ]
     return [table for table in tables if table.rows]

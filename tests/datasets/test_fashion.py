@@ -18,7 +18,7 @@ from d2lpar.errors import SettingError
 def test_the_sample_is_balanced_and_says_what_it_is():
     data = datasets.load("sample", data_dir="/absent")
     assert data.name == "fashion-mnist-sample" and not data.synthetic
-    assert data.sizes == {"n_train": 5000, "n_test": 1000}
+    assert data.sizes == fashion.sizes("sample") == {"n_train": 5000, "n_test": 1000}
     assert data.X_train.shape == (5000, 28, 28) and data.X_test.shape == (1000, 28, 28)
     assert all(array.dtype == np.uint8 for array in data)
     assert np.bincount(data.y_train).tolist() == [500] * 10
@@ -92,6 +92,7 @@ def test_the_real_data_and_the_sample_of_it(real_data):
     data = datasets.load("fashion-mnist", data_dir=real_data)
     assert np.bincount(data.y_train).tolist() == [6_000] * 10
     assert np.bincount(data.y_test).tolist() == [1_000] * 10
+    assert data.sizes == fashion.sizes("fashion-mnist")
     assert data.classes[data.y_train[0]] == "ankle boot"
     # How the packaged sample was drawn.
     rng, sample = np.random.default_rng(0), datasets.fashion_sample()

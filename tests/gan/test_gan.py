@@ -7,11 +7,11 @@ import numpy
 import pytest
 
 from d2lpar import devices, gan
-from d2lpar._mxnet import autograd, gluon, np
+from d2lpar._mxnet import autograd, np
 from d2lpar.datasets import punks
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.experiments import get
-from d2lpar.gan import measures, networks, training
+from d2lpar.gan import measures, training
 from d2lpar.gan.networks import cut
 from d2lpar.parallel import split_batch
 from d2lpar.records import kinds
@@ -137,7 +137,7 @@ def test_the_discriminators_gradients_are_pytorchs(torch, theirs, batch):
     X[:2] = 0  # equal pixels: the largest of four is every one of them
     with autograd.train_mode():
         fakes = ours.G(z)
-    gan.update_D([([X], [fakes])], ours.D, ours.adam_D)
+    gan.update_D([X], [fakes], ours.D, ours.adam_D)
     both = torch.tensor(numpy.concatenate([X.asnumpy(), fakes.asnumpy()]))
     labels = torch.concat([torch.ones(11), torch.zeros(11)])
     torch.nn.BCELoss()(expected.D(both).reshape(-1), labels).backward()
@@ -189,7 +189,7 @@ def test_wide_networks_and_their_gradients_are_pytorchs(torch, wide_batch):
     numpy.testing.assert_allclose(
         fakes.asnumpy(), expected.detach().numpy(), rtol=1e-4, atol=1e-6
     )
-    gan.update_D([([X], [fakes])], ours.D, ours.adam_D)
+    gan.update_D([X], [fakes], ours.D, ours.adam_D)
     both = torch.tensor(2 * numpy.concatenate([X.asnumpy(), fakes.asnumpy()]) - 1)
     labels = torch.concat([torch.ones(11, 1), torch.zeros(11, 1)])
     torch.nn.BCEWithLogitsLoss(reduction="sum")(D(both), labels).backward()
@@ -256,23 +256,6 @@ def test_spectral_vectors_find_the_largest_singular_value():
         matrix = weight.reshape(len(weight), -1)
         largest = numpy.linalg.svd(matrix, compute_uv=False)[0]
         assert u @ matrix @ v == pytest.approx(largest, rel=1e-3)
-
-
-def test_micro_batches_add_up_to_the_batch_without_batch_norm(monkeypatch, batch):
-    class NoNorm(gluon.nn.HybridSequential):
-        z_shape, weight_scale = gan.Z_SHAPE, None
-
-        def __init__(self, layers=gan.Generator):
-            super().__init__()
-            self.add(*(b for b in layers() if not isinstance(b, gluon.nn.BatchNorm)))
-
-    monkeypatch.setattr(networks, "Generator", NoNorm)
-    whole, parts = Pair(2), Pair(2)
-    expected = whole.step(*batch)
-    assert parts.step(*batch, micro_batch_size=2) == pytest.approx(expected)
-    for ours, its in ((parts.D, whole.D), (parts.G, whole.G)):
-        for p, q in zip(*(net.collect_params().values() for net in (ours, its))):
-            assert relative(p.grad().asnumpy(), q.grad().asnumpy()) < 1e-5
 
 
 # Training

@@ -266,7 +266,6 @@ OUT_OF_MEMORY = """
 from d2lpar._mxnet import mx
 from d2lpar.memory import out_of_memory
 from d2lpar.memory.estimate import free_memory
-from d2lpar.memory.estimate import lenet_layers
 
 gpu = mx.gpu(0)
 (before,) = free_memory([gpu])
@@ -280,10 +279,9 @@ def fill():
 try:
     fill()
 except mx.MXNetError as error:
-    settings = {"global_batch_size": 256}
     out_of_memory.release([gpu], error)
     said = str(error).splitlines()[0]
-    print(out_of_memory.advice(lenet_layers, settings, [gpu], said=said, running=True))
+    print(out_of_memory.advice([gpu], 256, said=said, running=True))
 (after,) = free_memory([gpu])
 print(before - after)
 """

@@ -1,6 +1,7 @@
 """What a training needs, by hand and against measured processes; what is free, fits."""
 
 import math
+import sys
 from pathlib import Path
 
 import memory_estimate
@@ -11,45 +12,34 @@ from d2lpar._mxnet import mx, np
 from d2lpar.errors import DeviceError
 from d2lpar.lenet.network import LeNet
 from d2lpar.memory import estimate
-from d2lpar.memory.estimate import free_memory, lenet_layers
+from d2lpar.memory.estimate import free_memory, lenet_need
 from d2lpar.records import files
+from d2lpar.runs import sweep
+from d2lpar.runs.measure import measure
+from d2lpar.text import byte_size
 
 MIB = 2**20
 ROOT = Path(__file__).parents[2]
 
 
-def counted(*nets):
-    """Learned numbers of networks; for each, shapes of a sample's input and outputs."""
-    parameters, shapes = 0, []
-    for net, shape in nets:
-        net.initialize()
-        x, found = np.zeros((1, *shape)), [shape]
-        for block in net:
-            x = block(x)
-            # An activation within a block keeps the block's output, too.
-            within = getattr(block, "act", None) is not None
-            found += [x.shape[1:]] * (2 if within else 1)
-        shapes.append(found)
-        for p in net.collect_params().values():
-            parameters += math.prod(p.shape) if p.grad_req != "null" else 0
-    return parameters, shapes
-
-
-def numbers(shapes):
-    return sum(map(math.prod, shapes))
-
-
 def test_the_numbers_of_lenet_are_those_of_the_network():
-    layers = lenet_layers({})
-    parameters, (shapes,) = counted((LeNet(), (1, 28, 28)))
-    assert (layers.parameters, layers.kept) == (parameters, numbers(shapes))
-    assert layers.largest[1] == max(shapes, key=math.prod)
+    net = LeNet()
+    net.initialize()
+    x = np.zeros((1, 1, 28, 28))
+    kept = [x.shape[1:]]
+    for block in net:
+        x = block(x)
+        # An activation within a block keeps the block's output, too.
+        within = getattr(block, "act", None) is not None
+        kept += [x.shape[1:]] * (2 if within else 1)
+    parameters = sum(math.prod(p.shape) for p in net.collect_params().values())
+    assert estimate.PARAMETERS == parameters
+    assert sum(map(math.prod, kept)) == estimate.KEPT
+    assert max(kept, key=math.prod) == estimate.LARGEST
 
 
 def test_items_by_hand():
-    need = estimate.estimate(
-        lenet_layers, {"global_batch_size": 101}, 2, {"n_train": 500, "n_test": 40}
-    )
+    need = lenet_need(101, 2, n_train=500, n_test=40)
     sizes = {item.name: item.size for item in need.items}
     assert sizes["parameters"] == sizes["gradients"] == 4 * 129_068
     assert sizes["data set"] == 540 * 784
@@ -80,8 +70,7 @@ print(process_status("VmHWM"))
 
 
 def test_the_estimate_is_near_what_a_process_takes(in_a_process):
-    settings, sizes = {"global_batch_size": 256}, {"n_train": 512, "n_test": 500}
-    need = estimate.estimate(lenet_layers, settings, 1, sizes)
+    need = lenet_need(256, 1, n_train=512, n_test=500)
     assert 0.7 < int(in_a_process(PEAK)) / need.total < 1.4
 
 
@@ -103,25 +92,33 @@ def test_free_on_gpus_is_by_cudas_number(gpus):
 
 
 def test_the_report_says_what_is_free(cpus, gpus):
-    plan = lenet_layers, {"global_batch_size": 256}
-    text = estimate.report(*plan, cpus(2), {"n_train": 700, "n_test": 9})
+    text = estimate.report(256, cpus(2), n_train=700, n_test=9)
     assert "free" in text and text.splitlines()[-1].split()[-1] == "700"
-    text = estimate.report(*plan, gpus(800 * MIB, 900 * MIB))
+    text = estimate.report(256, gpus(800 * MIB, 900 * MIB))
     assert "800 MiB" in text and "gpu(1)" in text
+
+
+def test_a_dry_run_counts_the_images_that_a_run_would_load(
+    tmp_path, monkeypatch, capsys
+):
+    """The sample's 6,000, also where the preset takes all of Fashion-MNIST."""
+    monkeypatch.setattr(sweep, "sweep", lambda *_: sys.exit("not measured here"))
+    run = {"preset": "book", "data": "sample", "devices": "cpu:1", "out": tmp_path}
+    with pytest.raises(SystemExit):
+        measure("multiple_gpus", **run, dry_run=True)
+    lines = [" ".join(x.split()) for x in capsys.readouterr().out.splitlines()]
+    assert f"data set {byte_size(6_000 * 784)} process" in lines
 
 
 @pytest.mark.parametrize("kind", [mx.cpu, mx.gpu])
 def test_the_largest_batch_fits_and_the_next_does_not(kind):
-    settings = {"global_batch_size": 3000}
     chosen, free = [kind(0), kind(1)], [1500 * MIB, 1400 * MIB]
-    largest = estimate.largest_batch(lenet_layers, settings, chosen, free)
+    largest = estimate.largest_batch(chosen, free)
     assert 1 < largest < 60_000
     for size, expected in ((largest, True), (largest + 2, False)):  # 2: one each
-        need = estimate.estimate(
-            lenet_layers, {"global_batch_size": size}, 2, kind=chosen[0].device_type
-        )
+        need = lenet_need(size, 2, kind=chosen[0].device_type)
         usable = [f * (1 - estimate.SAFETY_MARGIN) for f in free]
         fits = all(n <= u for n, u in zip(need.by_memory, usable))
         assert fits is expected
-    assert estimate.largest_batch(lenet_layers, settings, chosen, [10 * MIB] * 2) == 0
-    assert estimate.largest_batch(lenet_layers, settings, chosen, [2**50] * 2) == 60_000
+    assert estimate.largest_batch(chosen, [10 * MIB] * 2) == 0
+    assert estimate.largest_batch(chosen, [2**50] * 2) == 60_000

@@ -8,7 +8,6 @@ import pytest
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.machine import host
 from d2lpar.memory import out_of_memory
-from d2lpar.memory.estimate import lenet_layers
 
 MIB = 2**20
 
@@ -28,19 +27,19 @@ def test_what_is_out_of_memory(error, told):
 
 
 def test_the_line_names_what_helps(monkeypatch, cpus):
-    def line(free, layers=lenet_layers, devices=1, **settings):
+    def line(free, batch, devices=1):
         memory = host.HostMemory(2**50, free)
         monkeypatch.setattr(host, "host_memory", lambda: memory)
-        return out_of_memory.advice(layers, settings, cpus(devices), said="no")
+        return out_of_memory.advice(cpus(devices), batch, said="no")
 
-    text = line(1000 * MIB, devices=2, global_batch_size=6000)
+    text = line(1000 * MIB, 6000, devices=2)
     assert text.startswith("out of memory on cpu(0) to cpu(1) (no): ")
     assert "float32 (3000, 20, 26, 26), takes 154.7 MiB" in text and "\n" not in text
     fitting = int(re.search(r"--global-batch-size (\d+)", text)[1])
     assert 100 < fitting < 6000
-    assert "--micro-batch-size" in line(MIB, None, micro_batch_size=None)
-    assert "not even a batch of 1" in line(MIB, global_batch_size=60)
-    assert "--global-batch-size" not in line(2**40, global_batch_size=60)
+    assert line(MIB, None).endswith("free: use less data or a smaller batch")
+    assert "not even a batch of 1" in line(MIB, 60)
+    assert "--global-batch-size" not in line(2**40, 60)
 
 
 def test_an_error_keeps_its_frames_until_it_is_released(cpus):

@@ -1,6 +1,6 @@
 """A scaling study's records, made so that all costs of its steps are known."""
 
-from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch, StepRecord
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord
 from support import factories
 
 
@@ -22,12 +22,6 @@ def all_reduce(variant, arrays, num_bytes, **others):
     )
 
 
-def epoch(n, number, **others):
-    return ScaledEpoch(
-        global_batch_size=64 * n, epoch=number, lr=0.1, num_devices=n, **others
-    )
-
-
 BATCHES = (2, 4, 8, 16, 32, 128)
 
 
@@ -43,9 +37,6 @@ def made():
             seconds = max(n * 5e-3, device, n * (5e-3 + device) / 2)
             parts = dict.fromkeys(PARTS, 1e-3) if batch == 32 else {}
             lines.append(step(batch, n, [seconds] * 3, parts=parts))
-        for e in (1, 2):
-            measured = {"seconds": 2.0 / n, "train_loss": 1.0, "test_acc": 0.4 * e}
-            lines.append(epoch(n, e, **measured))
     for arrays, num_bytes in ((1, 4096), (1, 2**20), (1, 100_000), (8, 100_000)):
         seconds = [arrays * 1e-4 + num_bytes * 2e-9]
         for variant in ("kvstore local", "book"):

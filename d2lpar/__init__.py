@@ -16,11 +16,11 @@ import sys
 import types
 from importlib import import_module
 
-from d2lpar._public_names import from_stub
+import lazy_loader
 
 __version__ = "0.5.0"
 
-__getattr__, _, __all__ = from_stub(__name__, __file__)
+__getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _alias(name: str, module: str) -> types.ModuleType:

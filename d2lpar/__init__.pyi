@@ -1,4 +1,4 @@
-# The public names; _public_names.py reads this file at run time.
+# The public names; lazy_loader reads this file at run time.
 from . import datasets as datasets
 from . import devices as devices
 from . import gan as gan

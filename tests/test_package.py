@@ -138,19 +138,6 @@ def test_every_public_name_is_there():
     assert names["fashion_mnist"] is datasets.fashion_mnist
 
 
-@pytest.mark.parametrize("name", ["datasets", "gan", "least_squares", "lenet"])
-def test_a_folder_has_the_names_of_its_stub_and_no_others(name):
-    folder = getattr(d2lpar, name)
-    stub = Path(folder.__file__).with_suffix(".pyi").read_text("utf-8")
-    assert folder.__all__ == re.findall(r" as (\w+)$", stub, re.M)
-    assert dir(folder) == sorted(folder.__all__)
-    assert all(hasattr(folder, public) for public in folder.__all__)
-    with pytest.raises(AttributeError, match=f"'d2lpar.{name}' has no .*'absent'"):
-        folder.absent  # noqa: B018
-    with pytest.raises(ImportError, match="cannot import name 'absent'"):
-        exec(f"from d2lpar.{name} import absent")
-
-
 def test_without_mxnet_the_error_names_both_remedies(python):
     code = """
 import importlib.metadata, numpy, sys

@@ -1,4 +1,4 @@
-# The public names; _public_names.py reads this file at run time.
+# The public names; lazy_loader reads this file at run time.
 from .drawn_faces import synthetic_punks as synthetic_punks
 from .fashion import FASHION_CLASSES as FASHION_CLASSES
 from .fashion import FASHION_MNIST_FILES as FASHION_MNIST_FILES

@@ -3,6 +3,6 @@
 Names load when used: :mod:`d2lpar.least_squares.figure` draws without MXNet.
 """
 
-from d2lpar._public_names import from_stub
+import lazy_loader
 
-__getattr__, __dir__, __all__ = from_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -46,7 +46,7 @@ def result(runs: Sequence[Run]) -> Result:
     answers = {"seconds": speeds, "accuracy": accuracies}
     if labels.several_ways(runs):
         answers = {"sharing": [*speeds, *accuracies]}
-    note = seconds_note(runs[0])
+    note = seconds_note(runs)
     if any("(" in row[-1] for row in rows):
         note += "; test accuracy: median and range of the trainings"
     return Result(Table(columns, rows), note, answers)
@@ -71,11 +71,14 @@ def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
     return rows
 
 
-def seconds_note(first: Run) -> str:
-    """Return what the columns `SECONDS` are, of runs of which this is the first."""
+def seconds_note(runs: Sequence[Run]) -> str:
+    """Return what the columns `SECONDS` of these runs are."""
+    untimed = (
+        f" (-: {comparison.NOT_TIMED})" if not all(map(timed_epochs, runs)) else ""
+    )
     return (
-        "s/epoch: median of n epochs, without each run's first one, a warm-up; "
-        f"speedup: over {labels.count(first.header)}"
+        "s/epoch: median of n epochs, without each run's first one, a warm-up"
+        f"{untimed}; speedup: over {labels.count(runs[0].header)}"
     )
 
 
@@ -96,5 +99,6 @@ def _accuracy(run: Run) -> str:
 
 
 def _megabytes(run: Run) -> str:
-    sent = [e.wire_bytes for e in timed_epochs(run) if e.wire_bytes]
+    epochs = timed_epochs(run) or run.epochs  # bytes are counted in warm-ups, too
+    sent = [e.wire_bytes for e in epochs if e.wire_bytes]
     return number(median(sent) / 1e6) if sent else "-"

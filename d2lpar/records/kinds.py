@@ -344,9 +344,8 @@ class Run(Generic[HeaderT]):
 
 
 def timed_epochs(run: Run) -> list:
-    """The epochs after warm-ups and since the run was resumed, or all if none are."""
-    here = [e for e in run.epochs if e.resumed != "elsewhere"] or list(run.epochs)
-    return [e for e in here if e.epoch > 1 and not e.resumed] or here
+    """The epochs since the run was resumed, without warm-ups; [] where none is left."""
+    return [e for e in run.epochs if e.epoch > 1 and not e.resumed]
 
 
 def group(

@@ -17,6 +17,7 @@ from support.factories import (
 from d2lpar import experiments
 from d2lpar.errors import RecordError
 from d2lpar.experiments import result
+from d2lpar.lenet import figure as lenet_figure
 from d2lpar.records import files
 from d2lpar.records.kinds import (
     Header,
@@ -28,6 +29,7 @@ from d2lpar.records.kinds import (
 )
 from d2lpar.records.result import Table
 from d2lpar.runs import report
+from d2lpar.workers import figure as workers_figure
 
 COMMITTED = Path(__file__).parents[2] / "figures"
 APART = (4.0, 4.1, 4.2), (2.0, 2.1, 2.2)
@@ -78,6 +80,30 @@ def test_table_sentence_and_picture_agree_on_what_can_be_compared(run, samples, 
         assert any("\u00d7" in text for text in shown) == is_told
     if min(map(len, samples)) < 3:
         assert "speedup" not in pictures
+
+
+@pytest.mark.parametrize("second", [(3.0,), (3.0, 1.0, 1.0, 1.0)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_warm_up_is_never_a_measurement(workers, second):
+    """Three runs of one epoch have three warm-ups, which nothing counts or compares."""
+    chapter = "multiple_machines" if workers > 1 else "multiple_gpus"
+    runs = [
+        training(n, of, repeats=3, chapter=chapter, workers=workers, variant=variant)
+        for n, of, variant in (
+            (workers, (9.0,), ""),
+            (2, second, "2bit" if workers > 1 else ""),
+        )
+    ]
+    found = result(runs)
+    assert found.table.rows[0][1:5] == ["-", "-", "0", "-"]
+    assert found.table.rows[1][4] == "-"
+    assert "(-: one epoch, not timed)" in found.note
+    assert "(one epoch, not timed)" in found.answer.replace("\n", " ")
+    assert "times as" not in found.answer
+    drawn = workers_figure.pictures if workers > 1 else lenet_figure.pictures
+    shown = words(drawn(runs)["sharing" if workers > 1 else "seconds"])
+    assert "not measured: one epoch, not timed" in shown
+    assert not any("\u00d7" in text for text in shown)
 
 
 @pytest.mark.parametrize("faster, n, told", [(2, 5, True), (2, 2, False)])

@@ -87,10 +87,10 @@ def test_names_tell_what_differs_from_the_rule(changes, stem, name):
 
 def test_timed_epochs_leave_out_each_repeats_warm_up():
     assert [e.seconds for e in kinds.timed_epochs(RUN)] == [2.0, 1.8, 2.2] * 2
-    one = Run(RUN.header, RUN.lines[:1])
-    assert kinds.timed_epochs(one) == [RUN.lines[0]]  # there is no other
     resumed = (epoch(1, resumed="elsewhere"), epoch(2, resumed="here"), epoch(3))
     assert kinds.timed_epochs(Run(RUN.header, resumed)) == [resumed[2]]
+    for untimed in (RUN.lines[:1], resumed[:1], resumed[:2]):
+        assert kinds.timed_epochs(Run(RUN.header, untimed)) == []
 
 
 # Files that are replaced whole or not at all

@@ -265,6 +265,11 @@ def test_a_wide_table_has_80_columns_on_a_terminal_and_loses_no_cell():
     ]
 
 
+@pytest.mark.parametrize("table", [Table(), Table(["net"], [["MLP"]])])
+def test_a_table_without_rows_or_numbers_has_lines_too(table):
+    assert table.in_lines() == str(table)
+
+
 def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, monkeypatch):
     folder = tmp_path / "multiple_gpus"
     runs = {}

@@ -92,14 +92,17 @@ def phrase(this: str, mine: Summary, other: str, others: Summary) -> str:
     >>> phrase("b", fast, "a", slow)
     'b is 2.0 times as fast as a'
     >>> phrase("b", slow, "a", slow)
-    'b is about as fast as a (the quartiles overlap)'
+    'the speeds of b and a cannot be told apart (the quartiles overlap)'
     """
     if min(mine.n, others.n) < FEWEST:
         why = "" if mine.n and others.n else f" ({NOT_TIMED})"
         return f"too few samples to tell whether {this} is as fast as {other}{why}"
     speedup = ratio(others, mine)
     if speedup is None:
-        return f"{this} is about as fast as {other} (the quartiles overlap)"
+        return (
+            f"the speeds of {this} and {other} cannot be told apart (the quartiles "
+            "overlap)"
+        )
     if speedup > 1:
         return f"{this} is {times(speedup)} times as fast as {other}"
     return f"{this} takes {times(1 / speedup)} times as long as {other}"

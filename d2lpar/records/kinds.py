@@ -31,10 +31,12 @@ Name = Annotated[str, Meta(pattern=r"\A[\w+=][\w.,+= -]{0,99}\Z")]
 Variant = Annotated[str, Meta(pattern=r"\A([\w+=][\w.,+= -]{0,99})?\Z")]
 
 
-class Line(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True
-):
-    """What was measured at one time; `repeat` counts repeated runs from 0."""
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What was measured at one time; `repeat` counts repeated runs from 0.
+
+    Lines are written with all of their fields, so that zeros are in tables of records.
+    Records of versions before 0.6 leave out fields that have their default.
+    """
 
     repeat: int = 0
 

@@ -322,8 +322,7 @@ def test_every_form_of_the_timed_operations_is_right(gpus):
     assert (("all-reduce", "allreduce") in forms) == (len(gpus) == 2)
 
 
-def test_pytorch_is_timed_on_the_gpu_as_well(gpu):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed (peers)")
+def test_pytorch_is_timed_on_the_gpu_as_well(gpu, torch):
     if not torch.cuda.is_available():
         pytest.skip("this PyTorch has no CUDA")
     from d2lpar.arrays import operations, timings

@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.a_study import step
 from support.drawn import words
-from support.factories import (
-    benchmark_header,
-    header,
-    point,
-    training,
-)
+from support.factories import benchmark_header, header, point, training
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
@@ -23,7 +19,6 @@ from d2lpar.records.kinds import (
     Header,
     PrecisionRecord,
     Run,
-    StepRecord,
     TimingRecord,
     group,
 )
@@ -47,10 +42,8 @@ def solved(n, seconds):
 
 
 def stepped(n, seconds):
-    step = StepRecord(
-        global_batch_size=8, steps=1, seconds=list(seconds), issue_seconds=[0.1]
-    )
-    return Run(header(n, chapter="scaling", variant="concise"), (step,))
+    line = step(8, 0, list(seconds))
+    return Run(header(n, chapter="scaling", variant="concise"), (line,))
 
 
 @pytest.mark.parametrize(
@@ -168,10 +161,7 @@ def test_a_solver_names_the_methods_that_reach_the_least_residual():
 )
 def test_a_break_even_is_a_range_of_measured_batches(speedups, answer):
     lines = [
-        StepRecord(
-            global_batch_size=batch, steps=1, num_devices=n, issue_seconds=[0.1],
-            seconds=[1 / ratio for ratio in ratios],
-        )
+        step(batch, n, [1 / ratio for ratio in ratios])
         for batch, gain in speedups.items()
         for n, ratios in ((1, [1.0] * 3), (2, [gain] * 3 if gain else [0.5, 1.0, 2.0]))
     ]  # fmt: skip

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.a_study import step
 from support.factories import epoch, header, point
 
 from d2lpar.devices import Device
-from d2lpar.records.kinds import StepRecord
 from d2lpar.runs import progress
 from d2lpar.runs.job import Job
 
@@ -67,9 +67,8 @@ def test_a_notebook_shows_curves_or_words_alone(monkeypatch):
 
     monkeypatch.setattr(progress, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: Output())
-    steps = StepRecord(global_batch_size=8, steps=1, seconds=[0.2], issue_seconds=[0.1])
     for chapter, line, words, is_drawn in (
-        ("scaling", steps, "a step of 8 images: 200 ms", False),
+        ("scaling", step(8, 1, [0.2]), "a step of 8 images: 200 ms", False),
         ("multiple_gpus", epoch(1), "epoch 1/2", True),
     ):
         contents.clear()

@@ -426,10 +426,12 @@ chapter.answer("bytes of m and v, in pieces", memory_pieces)
 # ## Less: average now and then
 #
 # Each device can take H steps on its own shards, before all replicas are replaced by
-# their mean. This is called *local SGD* [6]. With
-# H = 1 it is data parallelism, because the mean of two steps from the same parameters
-# is a step along the mean gradient. Communication is reduced by a factor of H, but for
-# H > 1 the algorithm is no longer equivalent to data parallelism.
+# their mean. This is called *local SGD* [6]. With H = 1 and shards of equal size it is
+# data parallelism, because the mean of two steps from the same parameters is a step
+# along the mean gradient. Shards of different sizes need a mean that is weighted by
+# their numbers of samples, which `d2lpar.local_sgd` computes. Communication is reduced
+# by a factor of H, but for H > 1 the algorithm is no longer equivalent to data
+# parallelism.
 #
 # *DiLoCo* [1] treats the difference between the old and the averaged parameters as a
 # gradient and applies an *outer* optimizer to it, SGD with Nesterov momentum. Momentum

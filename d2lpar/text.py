@@ -11,10 +11,13 @@ def number(value: float) -> str:
 
     >>> number(9.1234), number(6580.4), number(0.0051234)
     ('9.12', '6,580', '0.00512')
+    >>> number(0.9996), number(9.996), number(math.nan)
+    ('1.00', '10.0', 'nan')
     """
-    if value == 0 or abs(value) >= 99.95:
+    rounded = abs(float(f"{value:.3g}"))
+    if not 0 < rounded < 100:  # so is NaN
         return f"{value:,.0f}"
-    return f"{value:,.{2 - math.floor(math.log10(abs(value)))}f}"
+    return f"{value:,.{2 - math.floor(math.log10(rounded))}f}"
 
 
 def as_ratio(ratio: float) -> str:

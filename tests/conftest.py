@@ -29,6 +29,11 @@ def real_data():
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
 
 
+@pytest.fixture(scope="session")
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
+
+
 # At its end, writes the names of the modules that a process has loaded.
 MODULES = """
 import atexit, sys

@@ -1,60 +1,18 @@
-"""N devices compute what one computes, and what others compute.
-
-At lr 0.02: at 0.2 the recipe's first steps are chaotic in float32, and a difference in
-the last bit grows a thousandfold in 20 steps; benchmarks/equivalence.py shows it.
-"""
+"""N devices compute what one computes, and what others compute."""
 
 import numpy
 import pytest
+from support.steps import LR, concise, distance, params_of, scratch, some_batches
 
-from d2lpar import init_lenet, lenet, lenet_concise
+from d2lpar import lenet
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.parallel import get_params, split_batch, train_batch
 
-LR = 0.02
 BATCH = 24
 
 
-def some_batches(n: int, steps: int, dtype: str = "float32", seed: int = 1):
-    """Random images whose classes differ in brightness, so that there is a slope."""
-    rng = numpy.random.default_rng(seed)
-    for _ in range(steps):
-        y = rng.integers(0, 10, n).astype("int32")
-        X = rng.random((n, 1, 28, 28)) * (1 + y[:, None, None, None]) / 10
-        yield X.astype(dtype), y
-
-
-def params_of(dtype: str = "float32"):
-    # Larger than the book's 0.01, so that every layer has a gradient from the start.
-    return [p.astype(dtype) for p in init_lenet(scale=0.1, seed=3)]
-
-
-def scratch(num_devices: int, n: int, steps: int, lr: float = LR, dtype="float32"):
-    """Replicas after some steps, as host arrays: [device][parameter]."""
-    devices = [mx.cpu(k) for k in range(num_devices)]
-    replicas = [get_params(params_of(dtype), device) for device in devices]
-    for X, y in some_batches(n, steps, dtype):
-        train_batch(X, y, replicas, devices, lr)
-    return [[p.asnumpy() for p in replica] for replica in replicas]
-
-
-def concise(num_devices: int, n: int, steps: int, lr: float = LR):
-    devices = [mx.cpu(k) for k in range(num_devices)]
-    net, trainer, loss = lenet_concise.build(params_of(), devices, lr)
-    for X, y in some_batches(n, steps):
-        lenet_concise.train_batch(X, y, net, devices, trainer, loss=loss)
-    per_param = [p.list_data() for p in net.collect_params().values()]
-    return [
-        [data[k].asnumpy().T if data[k].ndim == 2 else data[k].asnumpy()
-         for data in per_param]
-        for k in range(num_devices)
-    ]  # fmt: skip
-
-
-def distance(a, b) -> float:
-    """Relative distance of two lists of parameters, in the 2-norm over all of them."""
-    a, b = (numpy.concatenate([p.ravel() for p in params]) for params in (a, b))
-    return numpy.linalg.norm(a - b) / numpy.linalg.norm(b)
+def cpus(n):
+    return [mx.cpu(k) for k in range(n)]
 
 
 @pytest.mark.parametrize("implementation", [scratch, concise])
@@ -63,8 +21,8 @@ def distance(a, b) -> float:
     [(1, BATCH), (2, BATCH), (3, 7), (5, 2)],  # even, uneven, with idle devices
 )
 def test_n_devices_equal_one(implementation, num_devices, n):
-    replicas = implementation(num_devices, n, steps=10)
-    assert distance(replicas[0], scratch(1, n, steps=10)[0]) < 1e-5
+    replicas = implementation(cpus(num_devices), n, steps=10)
+    assert distance(replicas[0], scratch(cpus(1), n, steps=10)[0]) < 1e-5
     for replica in replicas[1:]:
         for p, q in zip(replica, replicas[0]):
             assert (p == q).all()  # replicas are bit-equal among themselves
@@ -74,16 +32,11 @@ def test_in_float64_every_single_parameter_agrees():
     # In float32 a convolution's bias, a sum of 10,000 numbers that nearly cancel, may
     # differ by 1e-4 of itself between one device and eight: rounding, and here the
     # proof.
-    one, eight = (scratch(n, BATCH, 5, dtype="float64")[0] for n in (1, 8))
+    one, eight = (scratch(cpus(n), BATCH, 5, "float64")[0] for n in (1, 8))
     assert max(distance([p], [q]) for p, q in zip(eight, one)) < 1e-11
 
 
 # Against PyTorch
-
-
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed (extra peers)")
 
 
 def torch_step(torch, params, X, y):
@@ -140,7 +93,7 @@ def test_20_steps_equal_pytorchs(torch, num_devices, dtype, tolerance):
         with torch.no_grad():
             for p, grad in zip(params, grads):
                 p -= LR / len(y) * grad
-    ours = scratch(num_devices, 7, 20, dtype=dtype)[0]
+    ours = scratch(cpus(num_devices), 7, 20, dtype)[0]
     theirs = [p.detach().numpy() for p in params]
     assert distance(theirs, params_of()) > 0.005  # the steps went somewhere
     assert distance(ours, theirs) < tolerance

@@ -608,7 +608,8 @@ def sharing(runs: Runs) -> Picture:
     ways_of = {run.header.variant: run for run in pooled(runs)}
     ways = {way: seconds_per_epoch(run) for way, run in ways_of.items()}
     waiting = ways[""]
-    sent = {way: timed_epochs(same)[0].wire_bytes or 0 for way, same in ways_of.items()}
+    epochs = {way: timed_epochs(run) or run.epochs for way, run in ways_of.items()}
+    sent = {way: of_way[0].wire_bytes or 0 for way, of_way in epochs.items()}
     title = claim(
         "2 bits halve the bytes, not the time; not waiting saves {p:.0f} % of it",
         when=ways["async"].is_below(waiting) and waiting.overlaps(ways["2bit"])

@@ -29,6 +29,7 @@ from d2lpar.records.comparison import (
     arm_times,
     in_cell,
     ratio,
+    seconds_per_epoch,
     summarize,
 )
 from d2lpar.records.kinds import (
@@ -38,7 +39,6 @@ from d2lpar.records.kinds import (
     Run,
     TimingRecord,
     group,
-    timed_epochs,
 )
 from d2lpar.records.result import Result
 from d2lpar.scaling.model import studies
@@ -199,7 +199,7 @@ def _seeds(runs: Runs) -> str:
     rows, alone = [], {}
     kinds = group(runs, lambda run: (run.header.chapter, run.header.num_devices))
     for (chapter, _), same in sorted(kinds.items()):
-        timed = summarize([e.seconds for run in same for e in timed_epochs(run)])
+        timed = seconds_per_epoch(*same)
         base = alone.setdefault(chapter, timed)
         ends = [run.lines_of(EpochRecord)[-1].test_acc for run in same]
         until = to_accuracy(same)

@@ -30,7 +30,7 @@ from statistics import median
 from d2lpar.errors import RecordError
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import arm_times, summarize
-from d2lpar.records.kinds import ArmSample, timed_epochs
+from d2lpar.records.kinds import ArmSample
 
 VALUE = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?([a-z%]*)")
 LINK = re.compile(r'\[([^]]*)\](?:\(|: )(\S+\.(?:jsonl|txt))(?:\s+"([^"]*)")?')
@@ -100,8 +100,7 @@ def cell(path: Path, title: str) -> tuple[float, dict[str, float]]:
     runs = [files.read(found) for found in [path, *path.parent.glob(seeds)]]
     if title == "accuracy":
         return median(map(comparison.final_accuracy, runs)), RATIOS
-    epochs = [epoch.seconds for run in runs for epoch in timed_epochs(run)]
-    return summarize(epochs).median, TIMES
+    return comparison.seconds_per_epoch(*runs).median, TIMES
 
 
 def arm_seconds(path: Path, title: str) -> float:

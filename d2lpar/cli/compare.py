@@ -12,9 +12,9 @@ from d2lpar.records.comparison import (
     final_accuracy,
     final_quality,
     is_gan,
+    of_timed_epochs,
     phrase,
     seconds_per_epoch,
-    summarize,
 )
 from d2lpar.records.kinds import Header, Run, timed_epochs
 from d2lpar.text import number, plain_table
@@ -33,14 +33,16 @@ def compare(a: Run, b: Run) -> str:
             "same kind"
         )
     rates = [[e.samples_per_sec for e in timed_epochs(run)] for run in runs]
-    of_a, of_b = (summarize([1 / rate for rate in of_run]) for of_run in rates)
+    of_a, of_b = (
+        of_timed_epochs([run], lambda e: 1 / e.samples_per_sec) for run in runs
+    )
     last, measured = ("test_acc", final_accuracy)
     if is_gan(a):
         last, measured = ("frechet", final_quality)
     rows = [
         ("devices", *(str(run.header.num_devices) for run in runs)),
         *zip(("s/epoch", "quartiles", "epochs timed"), *(s.cells() for s in seconds)),
-        ("samples/s", *(number(median(of_run)) for of_run in rates)),
+        ("samples/s", *(number(median(of)) if of else "-" for of in rates)),
         (f"last {last}", *(f"{measured(run):.4f}" for run in runs)),
     ]
     lines = [f"{name}  {run.path}" for name, run in zip("ab", runs)]

@@ -12,7 +12,7 @@ CURVES = ("train_loss", "test_acc", "d_loss", "g_loss", "residual_norm")
 
 
 class Curves:
-    """One panel, as in the book, with a curve per measure and run that has come."""
+    """Show one panel, as in the book, with a curve for each measure of each run."""
 
     def __init__(self, in_words):
         from IPython.display import display
@@ -28,16 +28,20 @@ class Curves:
         elif words := self.in_words(line, self.num_epochs):
             self.words = f"{self.run}: {words}"
             at = getattr(line, "epoch", getattr(line, "iteration", None))
-            if at is None or getattr(line, "repeat", 0):
-                return  # a repeat has the curve of the first
             for name in CURVES:
-                if hasattr(line, name):
+                # A repeat has the curve of the first.
+                if hasattr(line, name) and not line.repeat:
                     label = f"{name.replace('_', ' ')}, {self.run}"
                     self.curves.setdefault(label, []).append((at, getattr(line, name)))
             if time.monotonic() >= self.shown_at + 0.3:
                 self.close()
 
     def close(self):
+        """Show the curves under the newest words; without curves the words alone."""
+        self.shown_at = time.monotonic()
+        if not self.curves:
+            self.output.update({"text/plain": self.words}, raw=True)
+            return
         axes = Figure(figsize=(6.2, 3.1), layout="tight").subplots()
         axes.set(title=self.words, xlabel="epoch or iteration")
         for k, (label, points) in enumerate(self.curves.items()):
@@ -46,4 +50,3 @@ class Curves:
         axes.figure.savefig(png := io.BytesIO(), format="png", dpi=90)
         content = {"text/plain": self.words, "image/png": png.getvalue()}
         self.output.update(content, raw=True)
-        self.shown_at = time.monotonic()

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 
 from d2lpar.records import labels
 from d2lpar.records.atomic import replacing
-from d2lpar.records.comparison import Summary, ratio, summarize
+from d2lpar.records.comparison import NOT_TIMED, Summary, ratio, summarize
 from d2lpar.records.kinds import Run
 from d2lpar.text import byte_size, number
 
@@ -169,10 +169,13 @@ def unstable(summary: Summary) -> str:
 
 def by_count(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
     """Return rows of seconds by name, on ascending device counts, with speedups."""
-    base, *_ = map(summarize, seconds.values())
+    base, *_ = seconds.values()
     rows = []
     for k, (name, samples) in enumerate(seconds.items()):
-        note = times_as_fast(ratio(base, summarize(samples)))
+        note = NOT_TIMED
+        if samples:
+            known = ratio(summarize(base), summarize(samples)) if base else None
+            note = times_as_fast(known)
         rows.append(Row(name, samples, count_color(k), note))
     return rows
 

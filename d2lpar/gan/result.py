@@ -37,7 +37,7 @@ def result(runs: Sequence[Run]) -> Result:
         "quality": list(map(sentence, _qualities(runs, known, kind))),
     }
     note = (
-        f"{seconds_note(runs[0])}; Fréchet: distance of the features of generated and "
+        f"{seconds_note(runs)}; Fréchet: distance of the features of generated and "
         f"{kind} faces, 0 if alike; coverage: share of {kind} faces with a generated "
         "one among their nearest neighbours; distinct: faces that are the nearest of a "
         "generated one, by the number of these; density: neighbourhoods around a "

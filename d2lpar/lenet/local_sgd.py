@@ -34,9 +34,11 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train LeNet by local SGD, yielding one record per epoch.
 
-    The replicas are averaged every `steps_between` steps and at an epoch's end. `outer`
-    is (learning rate, momentum) of DiLoCo's step along the averaged change; None takes
-    the average. `data` defaults to the sample. Errors: :func:`d2lpar.lenet.train`.
+    The replicas are averaged every `steps_between` steps and at an epoch's end, each
+    weighted by its samples since the last average: with one step between averages this
+    is data parallelism for unequal shards, too. `outer` is (learning rate, momentum) of
+    DiLoCo's step along the averaged change; None takes the average. `data` defaults to
+    the sample. Errors: :func:`d2lpar.lenet.train`.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("steps-between", steps_between)
@@ -49,20 +51,24 @@ def train(
     X, y, X_test, y_test = on_device(data, devices[0])
     replicas = [Bucket(state.params, device) for device in devices]
     averaging, step = Averaging(replicas, outer), 0
+    num_samples = [0] * len(replicas)  # of each device since the last average
     for _ in range(num_epochs):
         epoch, sent_before = Epoch(), averaging.wire_bytes
         order = np.array(state.order(state.epoch + 1, n), dtype="int32", ctx=devices[0])
         for X_batch, y_batch in datasets.batches(X, y, global_batch_size, order):
             busy, losses = devices[: len(X_batch)], []
             shards = zip(*split_batch(X_batch, y_batch, busy), replicas, busy)
-            for X_k, y_k, replica, device in shards:
+            for k, (X_k, y_k, replica, device) in enumerate(shards):
                 losses += train_batch(X_k, y_k, [replica], [device], lr, **BUCKETS)
+                num_samples[k] += len(X_k)
             epoch.add(losses)
             step += 1
             if step % steps_between == 0:
-                averaging.average()
-        if step % steps_between:
-            averaging.average()
+                averaging.average(num_samples)
+                num_samples = [0] * len(replicas)
+        if any(num_samples):
+            averaging.average(num_samples)
+            num_samples = [0] * len(replicas)
         loss = epoch.end_training(n)
         copies = [replica.copies() for replica in replicas]
         acc = accuracy(X_test, y_test, copies, devices)
@@ -73,7 +79,7 @@ def train(
 
 
 class Averaging:
-    """Replace replicas by their mean, or by DiLoCo's step; count `wire_bytes` sent."""
+    """Replace replicas by their weighted mean or DiLoCo's step; count `wire_bytes`."""
 
     def __init__(
         self, replicas: Sequence[Bucket], outer: tuple[float, float] | None = None
@@ -84,15 +90,19 @@ class Averaging:
         self._before = [values.copy() for values in self._values]
         self._velocities = [np.zeros_like(values) for values in self._values]
 
-    def average(self) -> None:
-        """Average all replicas, in place; every device computes the same step."""
+    def average(self, num_samples: Sequence[int]) -> None:
+        """Average all replicas, in place, each weighted by its number of samples.
+
+        Every device computes the same step. A device without samples has weight 0.
+        """
         n, size = len(self._values), self._values[0].size
         self.wire_bytes += 2 * (n - 1) * size * self._values[0].dtype.itemsize
+        for values, samples in zip(self._values, num_samples):
+            values *= samples / sum(num_samples)
         allreduce(self._values)
         for values, before, velocity in zip(
             self._values, self._before, self._velocities
         ):
-            values /= n
             if self._outer:
                 outer_lr, momentum = self._outer
                 change = before - values

@@ -44,7 +44,7 @@ def result(runs: Sequence[Run]) -> Result:
     answers = {"seconds": speeds, "accuracy": accuracies}
     if labels.several_ways(runs):
         answers = {"sharing": [*speeds, *accuracies]}
-    note = seconds_note(runs[0])
+    note = seconds_note(runs)
     if any("(" in row[-1] for row in rows):
         note += "; test accuracy: median and range of the trainings"
     return Result(Table(columns, rows), note, answers)
@@ -66,5 +66,8 @@ def _accuracy(run: Run) -> str:
 
 
 def _megabytes(run: Run) -> str:
-    sent = [e.wire_bytes for e in timed_epochs(run) if e.wire_bytes]
+    epochs: Sequence = (
+        timed_epochs(run) or run.epochs
+    )  # bytes are counted in warm-ups, too
+    sent = [e.wire_bytes for e in epochs if e.wire_bytes]
     return number(median(sent) / 1e6) if sent else "-"

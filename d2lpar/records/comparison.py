@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -16,11 +16,12 @@ from d2lpar.records.kinds import ArmSample, FrameRecord, Run, group, timed_epoch
 from d2lpar.text import as_ratio, number
 
 FEWEST = 3  # samples that have quartiles
+NOT_TIMED = "one epoch, not timed"  # why a training has no seconds per epoch
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Median and quartiles of `n` samples, in the samples' unit."""
+    """Median and quartiles of `n` samples, in the samples' unit; NaN for none."""
 
     median: float
     q1: float
@@ -28,6 +29,8 @@ class Summary:
     n: int
 
     def __str__(self) -> str:
+        if not self.n:
+            return NOT_TIMED
         return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
 
     def overlaps(self, other: Summary) -> bool:
@@ -39,7 +42,9 @@ class Summary:
         return min(self.n, other.n) >= FEWEST and self.q3 < other.q1
 
     def cells(self, scale: float = 1.0) -> list[str]:
-        """Three cells of a table: median, quartiles and n."""
+        """Three cells of a table: median, quartiles and n, "-" for what is unknown."""
+        if not self.n:
+            return ["-", "-", "0"]
         quartiles = f"{number(scale * self.q1)}-{number(scale * self.q3)}"
         middle = number(scale * self.median)
         return [middle, quartiles if self.n > 1 else "-", str(self.n)]
@@ -87,22 +92,33 @@ def phrase(this: str, mine: Summary, other: str, others: Summary) -> str:
     >>> phrase("b", fast, "a", slow)
     'b is 2.0 times as fast as a'
     >>> phrase("b", slow, "a", slow)
-    'b is about as fast as a (the quartiles overlap)'
+    'the speeds of b and a cannot be told apart (the quartiles overlap)'
     """
     if min(mine.n, others.n) < FEWEST:
-        return f"too few samples to tell whether {this} is as fast as {other}"
+        why = "" if mine.n and others.n else f" ({NOT_TIMED})"
+        return f"too few samples to tell whether {this} is as fast as {other}{why}"
     speedup = ratio(others, mine)
     if speedup is None:
-        return f"{this} is about as fast as {other} (the quartiles overlap)"
+        return (
+            f"the speeds of {this} and {other} cannot be told apart (the quartiles "
+            "overlap)"
+        )
     if speedup > 1:
         return f"{this} is {as_ratio(speedup)} times as fast as {other}"
     return f"{this} takes {as_ratio(1 / speedup)} times as long as {other}"
 
 
-def seconds_per_epoch(run: Run) -> Summary:
-    """Training seconds per epoch of all repeats, without warm-ups."""
-    check(run)
-    return summarize([e.seconds for e in timed_epochs(run)])
+def seconds_per_epoch(*runs: Run) -> Summary:
+    """Training seconds per epoch of all runs, without warm-ups: n is 0 for none."""
+    for run in runs:
+        check(run)
+    return of_timed_epochs(runs, lambda epoch: epoch.seconds)
+
+
+def of_timed_epochs(runs: Sequence[Run], value: Callable) -> Summary:
+    """Summarize a value of the epochs that are no warm-ups: n is 0 for none."""
+    values = [value(epoch) for run in runs for epoch in timed_epochs(run)]
+    return summarize(values) if values else Summary(math.nan, math.nan, math.nan, 0)
 
 
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:

@@ -31,10 +31,12 @@ Name = Annotated[str, Meta(pattern=r"\A[\w+=][\w.,+= -]{0,99}\Z")]
 Variant = Annotated[str, Meta(pattern=r"\A([\w+=][\w.,+= -]{0,99})?\Z")]
 
 
-class Line(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True
-):
-    """What was measured at one time; `repeat` counts repeated runs from 0."""
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What was measured at one time; `repeat` counts repeated runs from 0.
+
+    Lines are written with all of their fields, so that zeros are in tables of records.
+    Records of versions before 0.6 leave out fields that have their default.
+    """
 
     repeat: int = 0
 
@@ -332,9 +334,8 @@ class Run(Generic[HeaderT]):
 
 
 def timed_epochs(run: Run) -> list:
-    """The epochs after warm-ups and since the run was resumed, or all if none are."""
-    here = [e for e in run.epochs if e.resumed != "elsewhere"] or list(run.epochs)
-    return [e for e in here if e.epoch > 1 and not e.resumed] or here
+    """The epochs since the run was resumed, without warm-ups; [] where none is left."""
+    return [e for e in run.epochs if e.epoch > 1 and not e.resumed]
 
 
 def group(

@@ -26,13 +26,14 @@ class Table:
 
     def in_lines(self) -> str:
         """Return it as text of 80 columns; the rest of a wider one stands below."""
+        text = plain_table(self.columns, self.rows, names=self.names)
         columns = range(self.names, len(self.columns))
-        for count in range(1, len(columns) + 1):
+        for count in range(2, len(columns) + 1):
+            if max(map(len, text.splitlines())) <= WIDTH:
+                break
             size = -(-len(columns) // count)
             parts = [columns[k : k + size] for k in range(0, len(columns), size)]
             text = "\n\n".join(map(self._part, parts))
-            if max(map(len, text.splitlines())) <= WIDTH:
-                break
         return text
 
     def _part(self, columns: range) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from d2lpar.records import comparison, labels
 from d2lpar.records.comparison import seconds_per_epoch
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import Run, timed_epochs
 
 SECONDS = ["s/epoch", "quartiles", "n", "speedup"]
 
@@ -21,11 +21,13 @@ def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
     return rows
 
 
-def seconds_note(first: Run) -> str:
-    """Return what the columns `SECONDS` are, of runs of which this is the first."""
+def seconds_note(runs: Sequence[Run]) -> str:
+    """Return what the columns `SECONDS` of these runs are."""
+    all_timed = all(map(timed_epochs, runs))
+    untimed = "" if all_timed else f" (-: {comparison.NOT_TIMED})"
     return (
-        "s/epoch: median of n epochs, without each run's first one, a warm-up; "
-        f"speedup: over {labels.count(first.header)}"
+        "s/epoch: median of n epochs, without each run's first one, a warm-up"
+        f"{untimed}; speedup: over {labels.count(runs[0].header)}"
     )
 
 

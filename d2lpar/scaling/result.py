@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from d2lpar.records import labels
@@ -37,7 +37,7 @@ def result(runs: Sequence[Run]) -> Result:
                 row += ms[:2]
             rows.append(row + [in_cell(of_n.get(batch)) for of_n in gains.values()])
         answers += [
-            sentence(f"{name}{plural(n, word)} {_pays(of_n)}")
+            sentence(f"{name}{_pays(plural(n, word), of_n)}")
             for n, of_n in gains.items()
             if of_n
         ]
@@ -78,26 +78,42 @@ def speedups(study: Study, n: int) -> dict[int, float | None]:
 
 def pays_between(by_batch: Mapping[int, float | None]) -> tuple[int, int] | None:
     """Return up to which batch more devices never pay, and from which always."""
-    pays = {batch: (gain or 0) > 1 for batch, gain in sorted(by_batch.items())}
-    never = [b for b in pays if not any(pays[c] for c in pays if c <= b)]
-    always = [b for b in pays if all(pays[c] for c in pays if c >= b)]
+    batches = sorted(by_batch)
+    pays = [(by_batch[batch] or 1) > 1 for batch in batches]
+    slower = [(by_batch[batch] or 1) < 1 for batch in batches]
+    never = [b for k, b in enumerate(batches) if all(slower[: k + 1])]
+    always = [b for k, b in enumerate(batches) if all(pays[k:])]
     return (never[-1], always[0]) if never and always else None
 
 
-def _pays(by_batch: Mapping[int, float | None]) -> str:
-    """Where more devices pay, and by how much at most."""
-    faster = {b: gain for b, gain in sorted(by_batch.items()) if gain and gain > 1}
+def _pays(devices: str, by_batch: Mapping[int, float | None]) -> str:
+    """Say where so many devices pay, where they do not, and where it is not known."""
+    gains = dict(sorted(by_batch.items()))
+    faster = {batch: gain for batch, gain in gains.items() if gain and gain > 1}
+    slower = [batch for batch, gain in gains.items() if gain and gain <= 1]
+    unknown = [batch for batch, gain in gains.items() if gain is None]
+    not_told = f"; at {_images(unknown)} it cannot be told" if unknown else ""
+    if not slower and not faster:
+        return f"whether {devices} pay cannot be told at {_images(unknown)}"
     if not faster:
-        return f"do not pay at batches of up to {max(by_batch):,} images"
+        up_to = f"batches of up to {max(gains):,} images"
+        where = _images(slower) if unknown else up_to
+        return f"{devices} do not pay at {where}{not_told}"
     best = max(faster, key=faster.__getitem__)
     most = f"at most {as_ratio(faster[best])} times as fast, at {best:,}"
-    if len(faster) == len(by_batch):
-        return f"pay at every measured batch, from {min(faster):,} images on, {most}"
-    if between := pays_between(by_batch):
-        never, always = between
-        return f"begin to pay between {never:,} and {always:,} images per batch, {most}"
-    batches = listed(f"{batch:,}" for batch in faster)
-    return f"pay at no measured batch but {batches} images, {most}"
+    if len(faster) == len(gains):
+        where = f"at every measured batch, from {min(faster):,} images on"
+        return f"{devices} pay {where}, {most}"
+    if between := pays_between(gains):
+        where = "between {:,} and {:,} images per batch".format(*between)
+        return f"{devices} begin to pay {where}, {most}"
+    not_at = f"; not at {_images(slower)}" if slower else ""
+    return f"{devices} pay at {_images(faster)}, {most}{not_at}{not_told}"
+
+
+def _images(batches: Iterable[int]) -> str:
+    """Return sizes of batches as text: "8, 16 and 32 images"."""
+    return f"{listed(f'{batch:,}' for batch in batches)} images"
 
 
 def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table]:

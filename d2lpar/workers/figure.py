@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from d2lpar.figures import page
 from d2lpar.records import labels
-from d2lpar.records.comparison import check, final_accuracy
+from d2lpar.records.comparison import NOT_TIMED, check, final_accuracy
 from d2lpar.records.kinds import Run, group, timed_epochs
 from d2lpar.text import plural
 
@@ -35,10 +35,12 @@ def picture(runs: Sequence[Run], title: str) -> page.Picture:
     drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
     for name, same in ways.items():
-        epochs = [epoch for run in same for epoch in timed_epochs(run)]
+        timed = [epoch for run in same for epoch in timed_epochs(run)]
+        epochs = timed or [epoch for run in same for epoch in run.epochs]
         mb = [e.wire_bytes / 1e6 for e in epochs if e.wire_bytes is not None]
         sent.append(page.Row(name, mb, page.INK, "" if mb else "no counter"))
-        seconds.append(page.Row(name, [epoch.seconds for epoch in epochs], page.INK))
+        why_not = "" if timed else NOT_TIMED
+        seconds.append(page.Row(name, [e.seconds for e in timed], page.INK, why_not))
         accuracies.append(page.Row(name, list(map(final_accuracy, same)), page.INK))
     panels = (
         (sent, "MB", "MB sent per epoch"),

@@ -100,9 +100,8 @@ def lines(n, **settings):
 
 
 @pytest.mark.parametrize("make", operations.OPERATIONS)
-def test_pytorch_computes_the_same(make):
+def test_pytorch_computes_the_same(make, torch):
     """A form with another result than NumPy's raises TimingError."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed (peers)")
     for work in make(DATA, contexts(1), np.random.default_rng(0)):
         forms, written = operations.forms_of(work, torch)
         checks = {**work.checks, "before": operations.clearing(*written)}

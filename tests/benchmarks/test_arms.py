@@ -1,8 +1,11 @@
-"""A benchmark's arms: the turns of their processes, their record, and its table."""
+"""A benchmark's arms: the turns of their processes, their record, table and picture."""
 
 import sys
 
 import arms
+import equivalence
+import figure
+from support.drawn import medians, words
 from support.factories import benchmark_header
 
 from d2lpar.records import files
@@ -75,3 +78,29 @@ def test_arms_are_grouped_by_what_they_do_and_warm_ups_do_not_count():
     *rows, absent = arms.table(run).splitlines()
     assert rows[1].split() == ["small", "ours", "2", "1.5-2.5", "2"]
     assert absent == "theirs: not measured: no GPU"
+
+
+def test_two_devices_stay_near_one_in_float64():
+    how = {"data": "sample", "batch_size": 32, "num_steps": 6, "seed": 0}
+    errors = {}
+    for dtype in ("float32", "float64"):
+        lines = list(equivalence.distances(0.2, dtype, **how))
+        assert [line["steps"] for line in lines] == [1, 2, 5, 6]
+        errors[dtype] = lines[-1]["error"]
+    assert 0 < errors["float64"] < 1e-13 < errors["float32"]
+
+
+def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent():
+    lines = [
+        sample("slow", 3.0, "small"),
+        sample("fast", 9.0, "small", warm_up=True),
+        sample("fast", 1.0, "small"),
+        sample("fast", 20.0, "large"),
+        ArmAbsent(arm="PyTorch", round=0, why_not="no GPU", work="large"),
+    ]
+    run = Run(benchmark_header(peers=["PyTorch"]), tuple(lines))
+    picture = figure.drawn(run)
+    small, large = picture.axes
+    assert medians(small) == [3.0, 1.0]  # in the order they ran
+    assert medians(large) == [20.0]
+    assert any("no GPU" in text for text in words(picture))

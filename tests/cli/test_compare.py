@@ -32,6 +32,13 @@ def test_there_is_no_ratio_where_it_cannot_be_told():
         assert answer in compare(ONE, other)
 
 
+def test_a_warm_up_is_no_measurement():
+    text = compare(ONE, training(2, (9.0,), repeats=3))
+    rows = [line.split() for line in text.splitlines()]
+    assert ["s/epoch", "2.00", "-"] in rows and ["samples/s", "30,000", "-"] in rows
+    assert "too few samples" in text and "(one epoch, not timed)" in text
+
+
 def test_final_accuracy_is_the_median_of_the_repeats_that_got_there():
     run = training(1, repeats=3)
     accuracies = iter((0.7, 0.9, 0.6))

@@ -6,28 +6,25 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.a_study import step
 from support.drawn import words
-from support.factories import (
-    benchmark_header,
-    header,
-    point,
-    training,
-)
+from support.factories import benchmark_header, header, point, training
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
 from d2lpar.experiments import result
+from d2lpar.lenet import figure as lenet_figure
 from d2lpar.records import files
 from d2lpar.records.kinds import (
     Header,
     PrecisionRecord,
     Run,
-    StepRecord,
     TimingRecord,
     group,
 )
 from d2lpar.records.result import Table
 from d2lpar.runs import report
+from d2lpar.workers import figure as workers_figure
 
 COMMITTED = Path(__file__).parents[2] / "figures"
 APART = (4.0, 4.1, 4.2), (2.0, 2.1, 2.2)
@@ -45,10 +42,8 @@ def solved(n, seconds):
 
 
 def stepped(n, seconds):
-    step = StepRecord(
-        global_batch_size=8, steps=1, seconds=list(seconds), issue_seconds=[0.1]
-    )
-    return Run(header(n, chapter="scaling", variant="concise"), (step,))
+    line = step(8, 0, list(seconds))
+    return Run(header(n, chapter="scaling", variant="concise"), (line,))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +51,9 @@ def stepped(n, seconds):
     [
         (APART, "2.0 times as fast"),
         (APART[::-1], ("2.0 times as long", "do not pay")),
-        (OVERLAP, ("about as fast", "do not pay")),
+        (OVERLAP, ("cannot be told apart", "2 contexts pay cannot be told at 8")),
+        # Quartiles that overlap are no sign of equal speed: medians differ fourfold.
+        (((4.0, 4.1, 4.2), (1.0, 1.0, 9.0)), ("cannot be told",)),
         (((4.0, 4.1), (2.0, 2.1)), ("too few", "Nothing")),
     ],
 )
@@ -78,6 +75,30 @@ def test_table_sentence_and_picture_agree_on_what_can_be_compared(run, samples, 
         assert any("\u00d7" in text for text in shown) == is_told
     if min(map(len, samples)) < 3:
         assert "speedup" not in pictures
+
+
+@pytest.mark.parametrize("second", [(3.0,), (3.0, 1.0, 1.0, 1.0)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_warm_up_is_never_a_measurement(workers, second):
+    """Three runs of one epoch have three warm-ups, which nothing counts or compares."""
+    chapter = "multiple_machines" if workers > 1 else "multiple_gpus"
+    runs = [
+        training(n, of, repeats=3, chapter=chapter, workers=workers, variant=variant)
+        for n, of, variant in (
+            (workers, (9.0,), ""),
+            (2, second, "2bit" if workers > 1 else ""),
+        )
+    ]
+    found = result(runs)
+    assert found.table.rows[0][1:5] == ["-", "-", "0", "-"]
+    assert found.table.rows[1][4] == "-"
+    assert "(-: one epoch, not timed)" in found.note
+    assert "(one epoch, not timed)" in found.answer.replace("\n", " ")
+    assert "times as" not in found.answer
+    drawn = workers_figure.pictures if workers > 1 else lenet_figure.pictures
+    shown = words(drawn(runs)["sharing" if workers > 1 else "seconds"])
+    assert "not measured: one epoch, not timed" in shown
+    assert not any("\u00d7" in text for text in shown)
 
 
 @pytest.mark.parametrize("faster, n, told", [(2, 5, True), (2, 2, False)])
@@ -128,16 +149,21 @@ def test_a_solver_names_the_methods_that_reach_the_least_residual():
         ({2: 0.5, 4: 1.1, 8: 0.9, 16: 1.5}, "begin to pay between 2 and 16 images"),
         ({2: 1.1, 4: 1.8}, "pay at every measured batch, from 2 images on"),
         ({2: 0.5, 4: 0.8}, "do not pay at batches of up to 4 images"),
+        ({2: 0.5, 4: None, 8: 1.2}, "begin to pay between 2 and 8 images"),
+        ({2: 0.5, 4: None}, "do not pay at 2 images; at 4 images it cannot be told"),
+        (
+            {2: None, 4: 1.5},
+            "at most 1.5 times as fast, at 4; at 2 images it cannot",
+        ),
+        ({2: 1.2, 4: 0.5}, "at most 1.2 times as fast, at 2; not at 4 images."),
+        ({2: None, 4: None}, "Whether 2 contexts pay cannot be told at 2 and 4 images"),
     ],
 )
 def test_a_break_even_is_a_range_of_measured_batches(speedups, answer):
     lines = [
-        StepRecord(
-            global_batch_size=batch, steps=1, num_devices=n, issue_seconds=[0.1],
-            seconds=[1.0 if n == 1 else 1 / speedup] * 3,
-        )
-        for batch, speedup in speedups.items()
-        for n in (1, 2)
+        step(batch, n, [1 / ratio for ratio in ratios])
+        for batch, gain in speedups.items()
+        for n, ratios in ((1, [1.0] * 3), (2, [gain] * 3 if gain else [0.5, 1.0, 2.0]))
     ]  # fmt: skip
     run = Run(header(2, chapter="scaling", variant="concise"), tuple(lines))
     (found,) = result([run]).sentences
@@ -237,6 +263,11 @@ def test_a_wide_table_has_80_columns_on_a_terminal_and_loses_no_cell():
         ["trained", "float16", *["-"] * 3],
         ["known", "noise", "7", "8", "9"],
     ]
+
+
+@pytest.mark.parametrize("table", [Table(), Table(["net"], [["MLP"]])])
+def test_a_table_without_rows_or_numbers_has_lines_too(table):
+    assert table.in_lines() == str(table)
 
 
 def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, monkeypatch):

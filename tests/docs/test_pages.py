@@ -6,13 +6,12 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import click
 import pytest
+from support.command import python
 
 from d2lpar.cli.main import d2lpar
 from d2lpar.experiments import EXPERIMENTS
@@ -146,20 +145,16 @@ def test_every_flag_that_a_page_names_exists(page):
 # Snippets
 
 
-def run(code: str) -> str:
-    """What Python prints in a process of its own, which imports MXNet afresh."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(autouse=True)
+def as_users_run_it(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
 
 
 def test_the_readmes_snippet_finds_the_line_on_both_devices():
     if importlib.util.find_spec("d2l") is None:
         pytest.skip("d2l is not installed: extra book")
-    numbers = re.findall(r"-?\d+\.\d+", run(blocks("README.md", "python")[0]))
+    numbers = re.findall(r"-?\d+\.\d+", python(blocks("README.md", "python")[0]))
     weights = [float(number) for number in numbers]
     assert weights[:2] == weights[2:] == pytest.approx([2, -3.4], abs=0.01)
 
@@ -168,4 +163,4 @@ def test_the_readmes_snippet_finds_the_line_on_both_devices():
 @pytest.mark.parametrize("k", range(len(blocks("docs/api.md", "python"))))
 def test_the_snippets_of_the_api_run(k):
     code = blocks("docs/api.md", "python")[k]
-    assert run(code.replace('load("auto"', 'load("sample"'))
+    assert python(code.replace('load("auto"', 'load("sample"'))

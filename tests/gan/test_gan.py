@@ -59,11 +59,6 @@ def batch():
 
 
 @pytest.fixture
-def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
-
-
-@pytest.fixture
 def theirs(torch, monkeypatch):
     """The notebook's networks and optimisers with a state's parameters."""
     monkeypatch.syspath_prepend(NOTEBOOK.parent)

@@ -4,72 +4,29 @@ import functools
 
 import numpy
 import pytest
+from support.steps import buckets, concise, distance, params_of, scratch
 
 from d2lpar import book_lenet
 from d2lpar._mxnet import autograd, mx, np, npx
-from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.lenet import concise as in_gluon
-from d2lpar.parallel import allreduce, get_params, train_batch
+from d2lpar.parallel import allreduce, get_params
 
 pytestmark = pytest.mark.gpu
 
-LR, STEPS = 0.02, 3
 CLOSE = 1e-4  # relative, of float32 without TF32, in another order of summation
 SIZES = [16, 7, 1]  # even; uneven; a GPU without a sample
-
-
-def params():
-    return book_lenet.init_lenet(scale=0.1, seed=3)
-
-
-def batches(n):
-    """Random images whose classes differ in brightness, so that there is a slope."""
-    rng = numpy.random.default_rng(1)
-    for _ in range(STEPS):
-        y = rng.integers(0, 10, n).astype("int32")
-        X = rng.random((n, 1, 28, 28)) * (1 + y[:, None, None, None]) / 10
-        yield X.astype("float32"), y
-
-
-def scratch(contexts, n, make=get_params, **options):
-    replicas = [make(params(), context) for context in contexts]
-    for X, y in batches(n):
-        train_batch(X, y, replicas, contexts, LR, **options)
-    return [[p.asnumpy() for p in replica] for replica in replicas]
-
-
-def buckets(contexts, n):
-    return scratch(contexts, n, Bucket, **BUCKETS)
-
-
-def concise(contexts, n):
-    net, trainer, loss = in_gluon.build(params(), contexts, LR)
-    for X, y in batches(n):
-        in_gluon.train_batch(X, y, net, contexts, trainer, loss=loss)
-    data = [p.list_data() for p in net.collect_params().values()]
-    hosts = [[replica.asnumpy() for replica in replicas] for replicas in data]
-    return [
-        [values[k].T if values[k].ndim == 2 else values[k] for values in hosts]
-        for k in range(len(contexts))
-    ]
-
-
-def distance(a, b):
-    """Relative distance of two lists of parameters, in the 2-norm over all of them."""
-    a, b = (numpy.concatenate([p.ravel() for p in values]) for values in (a, b))
-    return numpy.linalg.norm(a - b) / numpy.linalg.norm(b)
+STEPS = 3
 
 
 @functools.cache
 def on_the_cpu(n):
-    return scratch([mx.cpu(0)], n)[0]
+    return scratch([mx.cpu(0)], n, STEPS)[0]
 
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("train", [scratch, buckets, concise])
 def test_steps_on_gpus_are_those_of_a_cpu(train, n, gpus):
-    replicas = train(gpus, n)
-    assert distance(on_the_cpu(n), params()) > 1e-3  # the steps went somewhere
+    replicas = train(gpus, n, STEPS)
+    assert distance(on_the_cpu(n), params_of()) > 1e-3  # the steps went somewhere
     assert distance(replicas[0], on_the_cpu(n)) < CLOSE
     for replica in replicas[1:]:
         for p, q in zip(replica, replicas[0]):

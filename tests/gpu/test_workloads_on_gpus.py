@@ -2,12 +2,10 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
 
 import numpy
 import pytest
+from support.command import python
 
 from d2lpar import datasets, gan, lenet, lenet_concise
 from d2lpar._mxnet import mx
@@ -119,15 +117,8 @@ def test_cuda_graphs_compute_the_same_bits(take, per_device, n):
     take(n)
     printed = []
     for graphs in "01":
-        environment = {
-            **os.environ,
-            "MXNET_ENABLE_CUDA_GRAPHS": graphs,
-            **job.DETERMINISTIC,
-        }
-        command = [sys.executable, "-c", GRAPHS, str(n * per_device), str(n)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
-        printed.append(done.stdout.splitlines())
+        environment = {"MXNET_ENABLE_CUDA_GRAPHS": graphs, **job.DETERMINISTIC}
+        printed.append(python(GRAPHS, n * per_device, n, **environment).splitlines())
     assert len(printed[0]) == 3 and printed[0] == printed[1]
 
 
@@ -289,13 +280,7 @@ print(before - after)
 
 def test_out_of_memory_is_one_line_and_the_memory_is_released(gpu):
     """In a process of its own, so that no other test depends on it."""
-    ran = subprocess.run(
-        [sys.executable, "-c", OUT_OF_MEMORY],
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
-    line, missing = ran.stdout.splitlines()
+    line, missing = python(OUT_OF_MEMORY).splitlines()
     assert line.startswith(f"out of memory on {gpu} (") and "float32 (256, " in line
     assert f" are free on {gpu}: " in line
     assert int(missing) < 2**30
@@ -320,8 +305,7 @@ def test_every_form_of_the_timed_operations_is_right(gpus):
     assert (("all-reduce", "allreduce") in forms) == (len(gpus) == 2)
 
 
-def test_pytorch_is_timed_on_the_gpu_as_well(gpu):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed (peers)")
+def test_pytorch_is_timed_on_the_gpu_as_well(gpu, torch):
     if not torch.cuda.is_available():
         pytest.skip("this PyTorch has no CUDA")
     from d2lpar.arrays import operations, timings

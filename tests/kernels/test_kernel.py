@@ -1,7 +1,10 @@
 """Kernels on CPU contexts against NumPy, and what is refused before anything runs."""
 
+import re
+
 import numpy
 import pytest
+from support.kernel_sources import kernel_sources
 
 from d2lpar import get_params, sgd
 from d2lpar._mxnet import mx, np, npx
@@ -17,6 +20,8 @@ CPUS = [mx.cpu(k) for k in range(3)]
 SIZES = (0, 1, 17, 255, 256, 257, 10**5 + 3)  # around the edges of blocks
 CTYPES = {"int64_t": "int64", "float": "float32"}
 INT10 = {"shape": 10, "dtype": "int32"}
+
+SOURCES = kernel_sources()
 
 WHO = """
 __global__ void who(int *ran, int *where)
@@ -94,6 +99,22 @@ def test_device_functions_comments_extern_c_and_cudas_functions():
     x, y = np.ones(4), np.zeros(4)
     kernel.launch([x, y, 2.5], mx.cpu(), (1, 1, 1), (4, 1, 1))
     assert y.asnumpy().tolist() == [3, 4, 5, 5]
+
+
+# The package's own: CUDA C for NVRTC, and C++ for CPU contexts
+
+
+def test_all_kernels_of_the_package_are_found():
+    expected = "sum_tan_squared sum_tan_squared_coalesced x2 plus_one add_two_array_2d"
+    assert {kernel.name for kernel in SOURCES} >= {*expected.split(), "sgd"}
+
+
+@pytest.mark.parametrize("kernel", SOURCES, ids=lambda k: f"{k.where}:{k.name}")
+def test_it_compiles_as_cpp_and_needs_no_header(kernel):
+    """NVRTC has no headers: no type that ends in _t, no __half, no size_t."""
+    assert re.findall(r"\b\w+_t\b|\b__half\b|#\s*include", kernel.source) == []
+    made = CudaModule(kernel.source).get_kernel(kernel.name, kernel.signature)
+    made.compiled(mx.cpu())
 
 
 # A launch is an operation of the engine

@@ -1,12 +1,10 @@
 """LeNet's training, from scratch and in Gluon: the two must tell the same story."""
 
 import math
-import os
-import subprocess
-import sys
 
 import numpy
 import pytest
+from support.command import python
 
 from d2lpar import datasets, evaluate_accuracy, init_lenet, lenet
 from d2lpar._mxnet import autograd, gluon, mx, np
@@ -177,14 +175,7 @@ for module in (lenet, lenet_concise):
     for record in module.train(devices="cpu:3", num_epochs=1, data=data):
         print(record.epoch)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "OMP_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout == "1\n1\n", done.stderr
+    assert python(code, OMP_NUM_THREADS="2") == "1\n1\n"
 
 
 def test_a_bias_as_a_weight_is_the_same_convolution():

@@ -30,12 +30,22 @@ def trained(monkeypatch):
     return made
 
 
-def test_one_step_between_averages_is_data_parallelism(data, trained):
-    records = list(local_sgd.train(devices="cpu:2", data=data, num_epochs=2, **SIZES))
+@pytest.mark.parametrize(
+    ("on", "global_batch_size", "n_train"),
+    [
+        ("cpu:2", 16, 64),
+        ("cpu:2", 5, 33),  # shards of 3 and 2
+        ("cpu:3", 16, 34),  # the last batch has fewer images than devices
+    ],
+)
+def test_one_step_between_averages_is_data_parallelism(
+    trained, on, global_batch_size, n_train
+):
+    data = datasets.load("sample", n_train=n_train, n_test=100)
+    sizes = {**SIZES, "global_batch_size": global_batch_size, "num_epochs": 2}
+    records = list(local_sgd.train(devices=on, data=data, **sizes))
     state = lenet.start(SIZES["seed"], scale=0.1)
-    whole = list(
-        lenet.train(devices="cpu:1", data=data, num_epochs=2, state=state, **SIZES)
-    )
+    whole = list(lenet.train(devices="cpu:1", data=data, state=state, **sizes))
     for local, summed in zip(records, whole):
         assert local.train_loss == pytest.approx(summed.train_loss, rel=1e-5)
     for replica in trained:
@@ -60,6 +70,17 @@ def test_steps_are_counted_over_epochs_each_of_which_ends_in_an_average(data):
     assert [r.wire_bytes for r in records] == [2 * 8 * PARAMETERS] * 3
 
 
+def test_the_mean_is_weighted_by_samples():
+    three = [Bucket(init_lenet(), device) for device in devices.parse("cpu:3")]
+    for k, replica in enumerate(three):
+        replica.values += k
+    values = [replica.values.asnumpy().astype("float64") for replica in three]
+    local_sgd.Averaging(three).average([5, 3, 0])  # the last one had no images
+    expected = numpy.average(values, axis=0, weights=[5, 3, 0])
+    for replica in three:
+        numpy.testing.assert_allclose(replica.values.asnumpy(), expected, atol=1e-6)
+
+
 def test_the_outer_step_is_nesterovs():
     two = [Bucket(init_lenet(), device) for device in devices.parse("cpu:2")]
     averaging = local_sgd.Averaging(two, outer=(0.7, 0.9))
@@ -68,7 +89,7 @@ def test_the_outer_step_is_nesterovs():
     for turn in (1, 2):
         for k, replica in enumerate(two):
             replica.values += 0.1 * (k + turn)
-        averaging.average()
+        averaging.average([8, 8])
         change = numpy.full_like(start, -0.1 * (turn + 0.5))
         velocity = 0.9 * velocity + change
         start -= 0.7 * (change + 0.9 * velocity)

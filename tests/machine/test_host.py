@@ -1,10 +1,9 @@
 """Variables, cores and memory of the host, within the limits of containers."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.command import python
 
 from d2lpar.errors import SettingError
 from d2lpar.machine import cards, host
@@ -42,8 +41,7 @@ def test_cores_outside_of_the_affinity_are_not_usable():
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
         "from d2lpar.machine.host import usable_cores; print(usable_cores())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "1\n", done.stderr
+    assert python(code) == "1\n"
 
 
 def test_memory_limits_of_a_container_and_of_groups_around_it(tmp_path):

@@ -1,34 +1,11 @@
-"""Processes of their own, contexts of this machine, and GPUs that are faked."""
+"""Contexts of this machine, and GPUs that are faked."""
 
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 from d2lpar._mxnet import mx
 from d2lpar.memory import estimate
-
-ENVIRONMENT = {"MXNET_CPU_TEMP_COPY": "4", "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture
-def in_a_process():
-    """What some code prints, run in a process of its own."""
-
-    def run(code, **environment):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, **ENVIRONMENT, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
-
-    return run
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import re
 import weakref
 
 import pytest
+from support.command import python
 
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.machine import host
@@ -68,7 +69,7 @@ def test_release_drops_the_errors_of_work_that_failed(cpus):
     npx.waitall()  # nothing is left to tell
 
 
-def test_a_limit_of_the_process_counts(in_a_process):
+def test_a_limit_of_the_process_counts():
     code = """
 from d2lpar.machine.host import host_memory
 from d2lpar.memory import out_of_memory
@@ -80,6 +81,6 @@ with out_of_memory.limited(50 * 2**20):
         print(out_of_memory.is_out_of_memory(error))
 print(host_memory().free > 60 * 2**20, len(bytearray(100 * 2**20)))
 """
-    free, told, *after = in_a_process(code).split()
+    free, told, *after = python(code).split()
     assert 40 * MIB < int(free) <= 50 * MIB
     assert told == "True" and after == ["True", str(100 * MIB)]

@@ -1,6 +1,8 @@
 """Record files: what goes in comes out, and what is damaged is refused in one line."""
 
 import datetime
+import re
+from pathlib import Path
 
 import pytest
 from support.factories import epoch, header, training
@@ -23,6 +25,18 @@ def test_a_file_reads_back_as_it_was_written(path):
     assert files.read(path) == Run(RUN.header, RUN.lines, path)
     first, *others = path.read_text().splitlines()
     assert first.startswith('{"kind":"header"') and len(others) == len(RUN.lines)
+
+
+def test_pandas_reads_a_record_as_documented_and_misses_no_repeat(path, monkeypatch):
+    pandas = pytest.importorskip("pandas", reason="no pandas: extra docs")
+    usage = (Path(__file__).parents[2] / "docs" / "usage.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", usage, re.DOTALL)
+    names = {"pandas": pandas}
+    path.rename(path.with_name("RECORD.jsonl"))
+    monkeypatch.chdir(path.parent)
+    exec(code, names)
+    assert names["header"]["chapter"] == "multiple_gpus"
+    assert dict(names["medians"]) == {0: 2.0, 1: 2.0}
 
 
 def test_unknown_fields_are_ignored_and_absent_ones_have_defaults(path):
@@ -88,10 +102,10 @@ def test_a_sweep_is_named_by_its_recipe_those_of_0_5_too(changes, recipe, name):
 
 def test_timed_epochs_leave_out_each_repeats_warm_up():
     assert [e.seconds for e in kinds.timed_epochs(RUN)] == [2.0, 1.8, 2.2] * 2
-    one = Run(RUN.header, RUN.lines[:1])
-    assert kinds.timed_epochs(one) == [RUN.lines[0]]  # there is no other
     resumed = (epoch(1, resumed="elsewhere"), epoch(2, resumed="here"), epoch(3))
     assert kinds.timed_epochs(Run(RUN.header, resumed)) == [resumed[2]]
+    for untimed in (RUN.lines[:1], resumed[:1], resumed[:2]):
+        assert kinds.timed_epochs(Run(RUN.header, untimed)) == []
 
 
 # Files that are replaced whole or not at all

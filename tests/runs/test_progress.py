@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.a_study import step
 from support.factories import epoch, header, point
 
 from d2lpar.devices import Device
@@ -56,6 +57,30 @@ def test_the_last_line_before_an_error_is_kept(capsys):
             shown.see(point(1))
             raise ZeroDivisionError
     assert "iteration 1" in capsys.readouterr().err
+
+
+def test_a_notebook_shows_curves_or_words_alone(monkeypatch):
+    pytest.importorskip("IPython", reason="no IPython: extra notebook")
+    contents = []
+
+    class Output:
+        def update(self, content, raw):
+            contents.append(content)
+
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda *_, **__: Output())
+    for chapter, line, words, is_drawn in (
+        ("scaling", step(8, 1, [0.2]), "a step of 8 images: 200 ms", False),
+        ("multiple_gpus", epoch(1), "epoch 1/2", True),
+    ):
+        contents.clear()
+        with progress.shown(jobs(chapter, num_epochs=2), 1) as shown:
+            shown.see(header(chapter=chapter, settings={"num_epochs": 2}))
+            shown.see(line)
+            assert contents, "shown as it arrives"
+        for content in contents:
+            assert words in content["text/plain"]
+            assert ("image/png" in content) == is_drawn
 
 
 def test_a_terminal_shows_accuracy_and_time_left(monkeypatch):

@@ -1,5 +1,6 @@
 """Measurements in fresh processes: records, repeats, failures, interrupts."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def work(tmp_path_factory):
     (folder / "sitecustomize.py").write_text(site)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         exec(site, {})
         yield
     del experiments.EXPERIMENTS["work"]

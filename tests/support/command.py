@@ -1,7 +1,18 @@
-"""The command line, in a process of its own."""
+"""Python and the command line, in a process of its own."""
 
+import os
 import subprocess
 import sys
+
+
+def python(code, *words, **environment):
+    """What Python prints that runs the code, which must not fail."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def d2lpar(*words, before="pass", **how):

@@ -142,6 +142,8 @@ def _pytorch(runs: Runs) -> list[str]:
 
 def _spread(summary: Summary) -> list[str]:
     """Median, quartiles and n; the quartiles with a word where they are far apart."""
+    if not summary.n:
+        return summary.cells()
     quartiles = f"{number(summary.q1)} to {number(summary.q3)}"
     if unstable := page.unstable(summary):
         quartiles += f" ({unstable})"

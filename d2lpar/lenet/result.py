@@ -66,8 +66,6 @@ def _accuracy(run: Run) -> str:
 
 
 def _megabytes(run: Run) -> str:
-    epochs: Sequence = (
-        timed_epochs(run) or run.epochs
-    )  # bytes are counted in warm-ups, too
+    epochs = timed_epochs(run) or run.lines_of(EpochRecord)  # bytes need no warm-up
     sent = [e.wire_bytes for e in epochs if e.wire_bytes]
     return number(median(sent) / 1e6) if sent else "-"

@@ -23,19 +23,17 @@ from d2lpar.runs import sweep
 from d2lpar.runs.job import Job
 
 # A module that measuring processes import: an experiment's functions, without MXNet's
-# time. Each `how` is a setting of the job.
+# time.
 WORK = """
-import os, signal
+import os
 from d2lpar import datasets
 from d2lpar.records.kinds import EpochRecord
 
 def load(n=60, **_):
     return datasets.load("sample", n_train=n, n_test=20)
 
-def measure(num_devices, *, devices, seed, data, num_epochs=2, how=""):
+def measure(num_devices, *, devices, seed, data, num_epochs=2):
     for epoch in range(1, num_epochs + 1):
-        if epoch == 2:
-            if how == "dies": os.kill(os.getpid(), signal.SIGKILL)
         print("printed by a library")
         yield EpochRecord(
             epoch=epoch, seconds=1.0, samples_per_sec=float(os.getpid()),
@@ -83,16 +81,15 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir() if path.name[0] != ".")
 
 
-def test_each_count_has_a_process_and_its_header(tmp_path, capfd):
-    made = sweep.sweep([job(tmp_path, 1), job(tmp_path, 2, threads=3)])
-    assert names(tmp_path) == ["cpu1.jsonl", "cpu2.jsonl"]
-    one, two = (files.read(tmp_path / name) for name in names(tmp_path))
-    assert made == [one, two]  # as they were written
-    assert one.lines[0].samples_per_sec != two.lines[0].samples_per_sec
-    threads = [run.lines[0].eval_seconds for run in (one, two)]
-    assert threads == [host.usable_cores(), 3.0]
+def test_a_job_has_a_process_and_a_header(tmp_path, capfd):
+    (run,) = sweep.sweep([job(tmp_path, 2, threads=3)])
+    assert names(tmp_path) == ["cpu2.jsonl"]
+    assert files.read(run.path) == run  # as it was written
+    first, second = run.lines
+    assert first.samples_per_sec == second.samples_per_sec != os.getpid()
+    assert first.eval_seconds == 3  # threads
     assert "printed by a library" not in capfd.readouterr().out
-    header = two.header
+    header = run.header
     assert (header.chapter, header.num_devices, header.seed) == ("work", 2, 0)
     sizes = {"n_train": 60, "n_test": 20}
     assert header.settings == {"num_epochs": 2, **sizes, "threads": 3}
@@ -198,7 +195,7 @@ def test_a_record_that_is_replaced_is_named_and_a_longer_one_kept(
 
     def run_of(count):
         lines = [header(), *epochs[:count]]
-        monkeypatch.setattr(sweep, "measure", lambda job: (yield from lines))
+        monkeypatch.setattr(sweep, "run_job", lambda job: (yield from lines))
         sweep.sweep([job(tmp_path)])
 
     run_of(2)
@@ -220,21 +217,26 @@ def test_an_interrupted_record_stays_until_a_longer_one_is_there(tmp_path, monke
     def short(job):
         yield from [header(), epoch(1)]
 
-    monkeypatch.setattr(sweep, "measure", stopped)
+    monkeypatch.setattr(sweep, "run_job", stopped)
     with pytest.raises(DiedError):
         sweep.sweep([job(tmp_path)])
-    monkeypatch.setattr(sweep, "measure", short)
+    monkeypatch.setattr(sweep, "run_job", short)
     sweep.sweep([job(tmp_path)])
     assert names(tmp_path) == ["cpu1.jsonl", "cpu1.of-2026-01-02T030405.jsonl"]
 
 
-def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path):
+def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path, monkeypatch):
+    def dies(*arguments, **how):
+        yield header(2, preset="quick")
+        yield epoch(1)
+        raise DiedError("killed (signal 9)")
+
+    monkeypatch.setattr(sweep.process, "results", dies)
     earlier = tmp_path / "cpu2.jsonl"
     earlier.write_text("earlier")
-    failing = job(tmp_path, 2, settings={"num_epochs": 2, "how": "dies"})
     words = "2 devices was killed .signal 9.*smaller batch"
     with pytest.raises(DiedError, match=words) as caught:
-        sweep.sweep([failing])
+        sweep.sweep([job(tmp_path, 2)])
     assert "\n" not in str(caught.value)
     assert earlier.read_text() == "earlier"
     partial = files.read(tmp_path / "cpu2.partial.jsonl")

@@ -31,7 +31,7 @@ from d2lpar.machine import builds, host
 from d2lpar.machine.builds import mxnet_version
 from d2lpar.machine.gpus import cuda_devices
 from d2lpar.records import files
-from d2lpar.records.comparison import arm_times, summarize
+from d2lpar.records.comparison import arm_times
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
 from d2lpar.runs.job import KEEP_FREED_MEMORY
 from d2lpar.text import plain_table
@@ -254,16 +254,16 @@ def gpu_build(devices: str) -> dict:
 
 
 def table(run: Run) -> str:
-    """Median, quartiles and number of samples of every arm, as plain text."""
+    """Median, range and number of samples of every arm, as plain text."""
     rows, absent = [], []
     for arm in arm_times(run):
         if arm.seconds:
-            s = summarize(arm.seconds)
-            cells = [f"{s.median:.3g}", f"{s.q1:.3g}-{s.q3:.3g}", str(s.n)]
+            s = arm.summary
+            cells = [f"{s.median:.3g}", f"{s.low:.3g}-{s.high:.3g}", str(s.n)]
             rows.append([arm.work, arm.name, *cells])
         else:
             absent.append(f"{arm.name}: not measured: {arm.why_not}")
-    columns = ["work", "arm", "seconds", "quartiles", "n"]
+    columns = ["work", "arm", "seconds", "range", "n"]
     if not any(row[0] for row in rows):
         columns, rows = columns[1:], [row[1:] for row in rows]
     return "\n".join([plain_table(columns, rows, names=len(columns) - 3), *absent])

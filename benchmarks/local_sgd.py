@@ -78,9 +78,9 @@ def table(run: Run) -> str:
     for arm, lines in group(ends, lambda sample: sample.arm).items():
         sent = statistics.median(line.wire_bytes for line in lines)
         acc = summarize([line.test_acc for line in lines])
-        cells = [f"{acc.median:.3f}", f"{acc.q1:.3f}-{acc.q3:.3f}", str(acc.n)]
+        cells = [f"{acc.median:.3f}", f"{acc.low:.3f}-{acc.high:.3f}", str(acc.n)]
         rows.append([arm, byte_size(sent), *cells])
-    columns = ["averages", "bytes sent", "accuracy", "quartiles", "n"]
+    columns = ["averages", "bytes sent", "accuracy", "range", "n"]
     return plain_table(columns, rows, names=1)
 
 

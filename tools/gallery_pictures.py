@@ -149,7 +149,7 @@ def panels(
 def seconds(runs: Runs) -> dict[tuple[str, str], Summary]:
     """The seconds of benchmarks' arms, by work and arm."""
     arms = [arm for run in runs for arm in arm_times(run) if arm.seconds]
-    return {(arm.work, arm.name): summarize(arm.seconds) for arm in arms}
+    return {(arm.work, arm.name): arm.summary for arm in arms}
 
 
 def limit(axes: Axes, y: float, words: str, end: str = "left") -> None:
@@ -635,7 +635,7 @@ def peers(cores: Runs, small: Runs, d2ls: Runs, large: Runs) -> Picture:
         "batch 8,192, H200s": fastest(large),
     }
     on_cores, *on_gpus = (
-        {side(arm): summarize(arm.seconds) for arm in same} for same in arms.values()
+        {side(arm): arm.summary for arm in same} for same in arms.values()
     )
     title = claim(
         "PyTorch's loop is fastest on cores, d2lpar's Gluon on H200s",

@@ -30,7 +30,6 @@ from d2lpar.records.comparison import (
     in_cell,
     ratio,
     seconds_per_epoch,
-    summarize,
 )
 from d2lpar.records.kinds import (
     ArmSample,
@@ -141,13 +140,13 @@ def _pytorch(runs: Runs) -> list[str]:
 
 
 def _spread(summary: Summary) -> list[str]:
-    """Median, quartiles and n; the quartiles with a word where they are far apart."""
+    """Median, range (quartiles from 8 samples on) with a word where it is wide, n."""
     if not summary.n:
         return summary.cells()
-    quartiles = f"{number(summary.q1)} to {number(summary.q3)}"
+    spread = f"{number(summary.low)} to {number(summary.high)}"
     if unstable := page.unstable(summary):
-        quartiles += f" ({unstable})"
-    return [number(summary.median), quartiles, str(summary.n)]
+        spread += f" ({unstable})"
+    return [number(summary.median), spread, str(summary.n)]
 
 
 def _record(*runs: Run) -> str:
@@ -217,7 +216,7 @@ def _seeds(runs: Runs) -> str:
             f"{median(ends):.3f} ({min(ends):.3f} to {max(ends):.3f})",
             _record(*same),
         ])  # fmt: skip
-    columns = ["", "seconds per epoch", "quartiles", "n", "times as fast"]
+    columns = ["", "seconds per epoch", "range", "n", "times as fast"]
     columns += ["seeds that reach 0.80", "seconds until then", "least to most"]
     return _table([*columns, "test accuracy at the end", "records"], rows)
 
@@ -268,7 +267,7 @@ def _arms(runs: Runs) -> str:
                 if not arm.seconds:
                     why = f"not measured: {arm.why_not}"
                     rows.append([work, arm.name, why, *[""] * 4, _record(run)])
-    columns = ["work", "", "seconds", "quartiles", "n", "times the fastest's", "error"]
+    columns = ["work", "", "seconds", "range", "n", "times the fastest's", "error"]
     columns.append("record")
     # Works and errors only where some row has one.
     used = [k not in (0, 6) or any(row[k] for row in rows) for k in range(len(columns))]
@@ -279,7 +278,7 @@ def _arms(runs: Runs) -> str:
 def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:
     """A row; the ratio only where both have as many threads in all."""
     name = f"**{arm.name}**" if arm is first else arm.name
-    seconds, best = summarize(arm.seconds), summarize(first.seconds)
+    seconds, best = arm.summary, first.summary
     fair = threads_of(arm.name) == threads_of(first.name)
     times = in_cell(ratio(seconds, best) if fair else None)
     errors = [s.error for s in arm.samples if s.error is not None]

@@ -114,7 +114,7 @@ def result(runs: Sequence[Run]) -> Result:
         names = [row.operation, row.library, row.form, where]
         cells.append([*names, *times, number(1e3 * row.naive.median)])
         samples.add(n)
-    columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "naive"]
+    columns = ["operation", "library", "fastest form", "", "ms", "range", "naive"]
     shown = [row for row in table if row.operation in TITLES]
     shapes = {row.operation: f"{row.operation}: {shape(row)}" for row in shown}
     note = (
@@ -134,7 +134,7 @@ def result(runs: Sequence[Run]) -> Result:
 
 def _everything(table: Sequence[Row]) -> Table:
     """All forms: times by both clocks, and rates."""
-    columns = ["operation", "library", "form", "devices", "ms", "quartiles", "n",
+    columns = ["operation", "library", "form", "devices", "ms", "range", "n",
                "naive ms", "GB/s", "GFLOP/s"]  # fmt: skip
     cells = [
         [f"{row.operation} {shape(row)}", row.library, row.form,

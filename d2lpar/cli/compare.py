@@ -41,7 +41,7 @@ def compare(a: Run, b: Run) -> str:
         last, measured = ("frechet", final_quality)
     rows = [
         ("devices", *(str(run.header.num_devices) for run in runs)),
-        *zip(("s/epoch", "quartiles", "epochs timed"), *(s.cells() for s in seconds)),
+        *zip(("s/epoch", "range", "epochs timed"), *(s.cells() for s in seconds)),
         ("samples/s", *(number(median(of)) if of else "-" for of in rates)),
         (f"last {last}", *(f"{measured(run):.4f}" for run in runs)),
     ]

@@ -37,7 +37,7 @@ LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 LETTERS = 9.2  # of a title, in an inch
 # The sentences that title pictures, by the pictures' names.
 Answers = Optional[Mapping[str, Sequence[str]]]
-UNSTABLE = 0.2  # of the median between the quartiles
+UNSTABLE = 1 / 3  # of the median between the ends of its spread
 MAX_DOTS = 200  # of single samples in a row; more say nothing
 
 
@@ -115,7 +115,7 @@ class Row(NamedTuple):
 
 
 def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) -> None:
-    """Draw a row of samples each, downwards: the median, the quartiles, all as dots.
+    """Draw a row of samples each, downwards: the median, its spread, all as dots.
 
     Axes begin at 0, or are logarithmic if medians differ tenfold (unless `log` says).
     """
@@ -126,7 +126,7 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
         if row.values
     }
     scale, medians = 1.0, [s.median for s in summaries.values()]
-    if unit == "s" and max((s.q3 for s in summaries.values()), default=1) < 1:
+    if unit == "s" and max((s.high for s in summaries.values()), default=1) < 1:
         scale, unit = 1e3, "ms"
     for k, row in enumerate(rows):
         if k not in summaries:
@@ -137,7 +137,7 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
         if not isinstance(row.values, Summary) and 1 < s.n <= MAX_DOTS:
             values = scale * numpy.array(row.values)
             axes.plot(values, [k] * s.n, ".", color=color, ms=5, alpha=0.45, mew=0)
-        axes.plot([scale * s.q1, scale * s.q3], [k, k], color=color, lw=2.5)
+        axes.plot([scale * s.low, scale * s.high], [k, k], color=color, lw=2.5)
         axes.plot(scale * s.median, k, "o", color=color, ms=7)
         if row.mark is not None:
             axes.plot([scale * row.mark, scale * s.median], [k, k], color=color, lw=0.8)
@@ -162,8 +162,8 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
 
 
 def unstable(summary: Summary) -> str:
-    """Return a word where the quartiles are a fifth of the median apart, or ""."""
-    apart = (summary.q3 - summary.q1) / summary.median if summary.median else 0.0
+    """Return a word where the spread is a third of the median, or ""."""
+    apart = (summary.high - summary.low) / summary.median if summary.median else 0.0
     return f"unstable: {100 * apart:.0f} %" if apart > UNSTABLE else ""
 
 
@@ -224,11 +224,11 @@ def epochs_along(axes: Axes, runs: Sequence[Run] = ()) -> None:
 
 
 def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **style):
-    """Draw a curve of medians with quartiles through points (x, samples)."""
+    """Draw a curve of medians with their spread through points (x, samples)."""
     summaries = [summarize(samples) for _, samples in points]
     medians = [s.median for s in summaries]
-    below = [s.median - s.q1 for s in summaries]
-    above = [s.q3 - s.median for s in summaries]
+    below = [s.median - s.low for s in summaries]
+    above = [s.high - s.median for s in summaries]
     return axes.errorbar(
         [x for x, _ in points], medians, [below, above], capsize=2, **style
     )

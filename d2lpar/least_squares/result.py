@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from statistics import median
 
 from d2lpar.records import labels
-from d2lpar.records.comparison import Summary, phrase, summarize
+from d2lpar.records.comparison import Summary, floor_of, phrase, summarize
 from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.records.result import Result, Table, listed, sentence
 
 AVERAGING = ("averaging", "averaging-as-published")
-COLUMNS = ["method", "", "seconds", "quartiles", "n", "iterations", "residual"]
+COLUMNS = ["method", "", "seconds", "range", "n", "iterations", "residual"]
 COLUMNS += ["/ least", "distance"]
 FLOOR = 1.01  # residuals up to this multiple of the least one count as the least
 
@@ -50,7 +50,8 @@ def repeats(run: Run) -> list[list[PointRecord]]:
 
 def seconds_of(run: Run) -> Summary:
     """Summarize the seconds of a solve over the repeats."""
-    return summarize([points[-1].seconds for points in repeats(run)])
+    seconds = [points[-1].seconds for points in repeats(run)]
+    return summarize(seconds, floor=floor_of(run.header))
 
 
 def least_of(runs: Sequence[Run]) -> float:

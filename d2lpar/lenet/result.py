@@ -7,8 +7,10 @@ from dataclasses import replace
 from operator import attrgetter
 from statistics import median
 
+import msgspec
+
 from d2lpar.records import comparison, labels
-from d2lpar.records.kinds import EpochRecord, Run, group, timed_epochs
+from d2lpar.records.kinds import EpochRecord, Line, Run, group, timed_epochs
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.records.trainings import SECONDS, compared, seconds_note, seconds_rows
 from d2lpar.text import number
@@ -51,12 +53,19 @@ def result(runs: Sequence[Run]) -> Result:
 
 
 def pooled(runs: Sequence[Run]) -> list[Run]:
-    """Return one run for all random seeds, in the order of the rows."""
+    """Return one run for all random seeds, each a repeat, in the order of the rows."""
     place = attrgetter("chapter", "num_devices", "workers", "variant")
-    return [
-        replace(same[0], lines=tuple(line for run in same for line in run.lines))
-        for _, same in sorted(group(runs, lambda run: place(run.header)).items())
-    ]
+    joined = []
+    for _, same in sorted(group(runs, lambda run: place(run.header)).items()):
+        lines: list[Line] = []
+        for run in same:
+            first = 1 + max((line.repeat for line in lines), default=-1)
+            lines += [
+                msgspec.structs.replace(line, repeat=first + line.repeat)
+                for line in run.lines
+            ]
+        joined.append(replace(same[0], lines=tuple(lines)))
+    return joined
 
 
 def _accuracy(run: Run) -> str:

@@ -52,7 +52,7 @@ def picture(run: Run, title: str) -> page.Picture:
         q1, q3 = row.images_per_sec_q1, row.images_per_sec_q3
         note = page.times_as_fast(speedup(row, base))
         color = page.INK if row is base else page.OURS
-        summary = Summary(row.images_per_sec, q1, q3, row.n)
+        summary = Summary(row.images_per_sec, q1, q3, row.n, (q1, q3), ())
         times.append(page.Row(row.precision, summary, color, note))
     page.dots(speeds, times, "images/s", log=False)
     speeds.locator_params(axis="x", nbins=4)

@@ -17,7 +17,6 @@ from d2lpar.errors import RunError, SettingError
 from d2lpar.lenet import concise, start
 from d2lpar.low_precision.equalize import equalize, stretch
 from d2lpar.low_precision.lowering import lower, weight_bytes
-from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import (
     INT8,
     PRECISIONS,
@@ -130,17 +129,18 @@ def infer(
             images_per_sec.append(batch_size * len(full) / seconds)
             del outputs  # kept until the clock was read
     predicted = numpy.concatenate(scores).argmax(axis=1)
-    speed = summarize(images_per_sec[WARMUP_PASSES:])
+    timed = images_per_sec[WARMUP_PASSES:]
+    q1, speed, q3 = numpy.percentile(timed, (25, 50, 75))
     return PrecisionRecord(
         precision=precision,
         weights=weights,
         per_device_batch_size=batch_size,
         test_acc=float((predicted == y).mean()),
         agreement=float((predicted == y_float32).mean()),
-        images_per_sec=speed.median,
-        images_per_sec_q1=speed.q1,
-        images_per_sec_q3=speed.q3,
-        n=speed.n,
+        images_per_sec=float(speed),
+        images_per_sec_q1=float(q1),
+        images_per_sec_q3=float(q3),
+        n=len(timed),
         weight_bytes=weight_bytes(nets[0]),
     )
 

@@ -57,9 +57,10 @@ def _answer(rows: Sequence[PrecisionRecord]) -> str:
 
 
 def seconds(row: PrecisionRecord) -> Summary:
-    """Return the seconds per image of a row that was measured."""
+    """Return the seconds per image of a row, which has quartiles for a range."""
     q1, q3 = row.images_per_sec_q1, row.images_per_sec_q3
-    return Summary(1 / row.images_per_sec, 1 / q3, 1 / q1, row.n)
+    values = 1 / row.images_per_sec, 1 / q3, 1 / q1
+    return Summary(*values, row.n, (1 / q3, 1 / q1), values[:1])
 
 
 def merged(rows: Iterable[PrecisionRecord]) -> list[PrecisionRecord]:

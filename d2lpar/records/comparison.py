@@ -1,83 +1,223 @@
-"""Medians, quartiles, accuracies, and what is faster, if the quartiles tell it."""
+"""Medians, ranges, accuracies, and the one rule by which something is faster."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 
 from d2lpar.errors import RecordError
 from d2lpar.records import kinds
-from d2lpar.records.kinds import ArmSample, FrameRecord, Run, group, timed_epochs
+from d2lpar.records.kinds import (
+    ArmSample,
+    BenchmarkHeader,
+    FrameRecord,
+    Header,
+    Run,
+    group,
+    timed_epochs,
+)
 from d2lpar.text import as_ratio, number
 
-FEWEST = 3  # samples that have quartiles
 NOT_TIMED = "one epoch, not timed"  # why a training has no seconds per epoch
+FEWEST = 4  # processes a side, below which a rank test can never say 5 %
+FEWEST_ALONE = 3  # samples of a single process that have a range
+MANY = 8  # samples from which quartiles say more than the range
+MOST_RANKS = 20  # of both sides together, whose sums are all counted
+LEVEL = 0.05  # share of equal pairs that may be told apart
+# By how much medians of equal work differ at most between two processes: the seeds of
+# figures/ by 1.11 on cores, 1.07 in Gluon and 1.47 from scratch on GPUs.
+FLOORS = {"cpu": 1.15, "gpu": 1.15, "gpu, from scratch": 1.5}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Median and quartiles of `n` samples, in the samples' unit; NaN for none."""
+    """Samples of one work: median, range and `n`, in the samples' unit; NaN for none.
+
+    `low` and `high` are the least and the most, from 8 samples on the quartiles.
+    `processes` has the median of each process that measured some of the samples;
+    `floor` is the factor by which two of equal work may differ.
+    """
 
     median: float
-    q1: float
-    q3: float
+    low: float
+    high: float
     n: int
+    samples: tuple[float, ...]
+    processes: tuple[float, ...]
+    floor: float = FLOORS["cpu"]
+    in_turn: bool = False  # samples of one process, taken in turn with another side's
 
     def __str__(self) -> str:
         if not self.n:
             return NOT_TIMED
-        return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
-
-    def overlaps(self, other: Summary) -> bool:
-        """Whether the quartiles overlap: then neither is less than the other."""
-        return self.q1 <= other.q3 and other.q1 <= self.q3
-
-    def is_below(self, other: Summary) -> bool:
-        """Whether this is less than the other, as far as their samples can tell."""
-        return min(self.n, other.n) >= FEWEST and self.q3 < other.q1
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f}, n={self.n})"
 
     def cells(self, scale: float = 1.0) -> list[str]:
-        """Three cells of a table: median, quartiles and n, "-" for what is unknown."""
+        """Three cells of a table: median, range and n, "-" for what is unknown."""
         if not self.n:
             return ["-", "-", "0"]
-        quartiles = f"{number(scale * self.q1)}-{number(scale * self.q3)}"
-        middle = number(scale * self.median)
-        return [middle, quartiles if self.n > 1 else "-", str(self.n)]
+        spread = f"{number(scale * self.low)}-{number(scale * self.high)}"
+        return [number(scale * self.median), spread if self.n > 1 else "-", str(self.n)]
+
+    @property
+    def least(self) -> float:
+        return min(self.samples)
+
+    @property
+    def most(self) -> float:
+        return max(self.samples)
+
+    def is_below(self, other: Summary) -> bool:
+        """Return whether this is less than the other, by the rule of `compare`."""
+        found = compare(other, self)
+        return found.is_told and found.ratio > 1
 
 
-def summarize(samples: Sequence[float]) -> Summary:
-    """Median, lower and upper quartile, n. Raises ValueError for no samples.
+NOTHING = Summary(math.nan, math.nan, math.nan, 0, (), ())
 
-    >>> summarize([3.0, 1.0, 2.0])
-    Summary(median=2.0, q1=1.5, q3=2.5, n=3)
+
+def summarize(
+    samples: Sequence[float], *more_processes: Sequence[float], **how: Any
+) -> Summary:
+    """Summarize the samples of one process, and of more; `how` are fields of Summary.
+
+    Raises ValueError for no samples.
+
+    >>> found = summarize([3.0, 1.0], [2.0, 2.5])
+    >>> found.median, found.low, found.high, found.n, found.processes
+    (2.25, 1.0, 3.0, 4, (2.0, 2.25))
     """
-    if len(samples) == 0:
+    processes = [own for own in (samples, *more_processes) if len(own)]
+    values = [value for own in processes for value in own]
+    if not values:
         raise ValueError("summarize: there are no samples")
-    q1, median, q3 = numpy.percentile(samples, (25, 50, 75))
-    return Summary(float(median), float(q1), float(q3), len(samples))
+    ends = (25, 75) if len(values) >= MANY else (0, 100)
+    low, high = numpy.percentile(values, ends)
+    return Summary(
+        float(median(values)),
+        float(low),
+        float(high),
+        len(values),
+        tuple(map(float, values)),
+        tuple(float(median(own)) for own in processes),
+        **how,
+    )
+
+
+def of_processes(samples: Sequence[float], **how: Any) -> Summary:
+    """Summarize samples that are each of a process of its own."""
+    return summarize(*([value] for value in samples), **how)
+
+
+# The rule
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How many times as long `a` takes as `b`, and whether that can be told.
+
+    `low` and `high` are the interval that holds the ratio in 95 % of cases, or all
+    ratios of samples where there are too few processes for one.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    is_told: bool
+    is_alone: bool  # a single process a side: told by the floor, without a test
+
+    def is_within(self, margin: float) -> bool:
+        """Return whether both are equal but for a `margin` of 0.02: the claim "no"."""
+        return not self.is_alone and 1 - margin <= self.low and self.high <= 1 + margin
+
+
+def compare(a: Summary, b: Summary) -> Comparison:
+    """Compare two works by the one rule that everything says "faster" by.
+
+    With four processes a side or more, in turn: an exact two-sided rank-sum test
+    (Mann and Whitney) below 5 %. With fewer: the ranges do not overlap, and the medians
+    differ by more than equal work may (`floor`). Samples that one process took in turn
+    must pass the test and the floor, since they share what is peculiar to it.
+    """
+    floor = max(a.floor, b.floor)
+    sides = a.processes, b.processes
+    if a.in_turn and b.in_turn:
+        sides = a.samples, b.samples
+    if min(map(len, sides)) >= FEWEST:
+        ratio, low, high = ratio_interval(*sides)
+        told = p_value(*sides) < LEVEL
+        if a.in_turn and b.in_turn:
+            told = told and not 1 / floor <= ratio <= floor
+        return Comparison(ratio, low, high, told, False)
+    if min(a.n, b.n) < 1 or not b.median > 0:
+        return Comparison(math.nan, 0.0, math.inf, False, True)
+    ratio, apart = a.median / b.median, a.least > b.most or b.least > a.most
+    far = not 1 / floor <= ratio <= floor
+    told = apart and far and min(a.n, b.n) >= FEWEST_ALONE
+    low, high = a.least / b.most, a.most / b.least
+    return Comparison(ratio, low, high, told, True)
+
+
+def p_value(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the exact two-sided p of the rank-sum test, ties at their mean rank.
+
+    It is the share of all ways to deal the ranks out whose sum is as far from the mean.
+    """
+    ranks = _ranks([*a, *b])
+    sums = _sums_of(tuple(ranks), len(a))
+    far = abs(ranks[: len(a)].sum() - sums.mean())
+    return float((abs(sums - sums.mean()) >= far - 1e-9).mean())
+
+
+def _ranks(values: Sequence[float]) -> numpy.ndarray:
+    """Return each value's rank from 1, the mean rank for equal values."""
+    array = numpy.asarray(values)
+    below = (array[:, None] > array[None]).sum(axis=1)
+    equal = (array[:, None] == array[None]).sum(axis=1)
+    return below + (equal + 1) / 2
+
+
+@lru_cache(maxsize=64)
+def _sums_of(ranks: tuple[float, ...], size: int) -> numpy.ndarray:
+    """Return the sums of all subsets of `size` ranks, of many ranks 20,000 of them."""
+    if len(ranks) <= MOST_RANKS:
+        return numpy.array([sum(chosen) for chosen in combinations(ranks, size)])
+    rng = numpy.random.default_rng(0)
+    return numpy.array([rng.permutation(ranks)[:size].sum() for _ in range(20_000)])
+
+
+def ratio_interval(
+    a: Sequence[float], b: Sequence[float]
+) -> tuple[float, float, float]:
+    """Return the median of all ratios a / b, and their 95 % interval.
+
+    It is the interval of Hodges and Lehmann: its ends are those ratios which the rank
+    test would just not refuse.
+    """
+    ratios = numpy.sort(numpy.divide.outer(numpy.asarray(a), numpy.asarray(b)).ravel())
+    n = len(a)
+    ranks = tuple(float(rank) for rank in range(1, n + len(b) + 1))
+    u = _sums_of(ranks, n) - n * (n + 1) / 2  # as many pairs are below
+    k = sum((u <= below).mean() <= LEVEL / 2 for below in range(len(ratios) // 2))
+    return float(numpy.median(ratios)), float(ratios[k - 1]), float(ratios[-k])
 
 
 def ratio(a: Summary, b: Summary) -> float | None:
-    """Return the median of `a` over that of `b`, or None if they cannot be told apart.
+    """Return how many times as long `a` takes as `b`, or None if it cannot be told.
 
     >>> slow, fast = summarize([4.0, 4.2, 4.1]), summarize([2.0, 2.1, 2.2])
     >>> round(ratio(slow, fast), 2), ratio(slow, slow)
     (1.95, None)
     """
-    differ = a.is_below(b) or b.is_below(a)
-    return a.median / b.median if differ and b.median else None
-
-
-def ratio_of_pairs(ratios: Sequence[float]) -> float | None:
-    """Return the median of ratios of neighbouring samples, or None if it may be 1."""
-    found = summarize(ratios)
-    may_be_1 = found.n < FEWEST or found.q1 <= 1 <= found.q3
-    return None if may_be_1 else found.median
+    found = compare(a, b)
+    return found.ratio if found.is_told else None
 
 
 def in_cell(found: float | None) -> str:
@@ -85,27 +225,60 @@ def in_cell(found: float | None) -> str:
     return "-" if found is None else f"{found:.2f}"
 
 
-def phrase(this: str, mine: Summary, other: str, others: Summary) -> str:
+def phrase(
+    this: str, mine: Summary, other: str, others: Summary, repeat: str = ""
+) -> str:
     """Say how fast `this` is beside the `other`, which took `mine` and `others`.
+
+    `repeat` says what would tell where this cannot be told.
 
     >>> slow, fast = summarize([4.0, 4.2, 4.1]), summarize([2.0, 2.1, 2.2])
     >>> phrase("b", fast, "a", slow)
-    'b is 2.0 times as fast as a'
+    'b is about 2.0 times as fast as a (one run each; equal runs differ by up to 1.15 times)'
+    >>> slow, fast = of_processes([4, 4.2, 4.1, 4]), of_processes([2, 2.1, 2.2, 2])
+    >>> phrase("b", fast, "a", slow)
+    'b is 2.0 times as fast as a (1.8 to 2.1)'
     >>> phrase("b", slow, "a", slow)
-    'the speeds of b and a cannot be told apart (the quartiles overlap)'
-    """
-    if min(mine.n, others.n) < FEWEST:
-        why = "" if mine.n and others.n else f" ({NOT_TIMED})"
-        return f"too few samples to tell whether {this} is as fast as {other}{why}"
-    speedup = ratio(others, mine)
-    if speedup is None:
+    'whether b is as fast as a cannot be told: 4.05 (4.00-4.20) and 4.05 (4.00-4.20) s'
+    """  # noqa: E501
+    if min(mine.n, others.n) < 1:
+        return f"whether {this} is as fast as {other} cannot be told ({NOT_TIMED})"
+    found = compare(others, mine)
+    if not found.is_told:
+        values = " and ".join(map(_with_range, (mine, others)))
+        advice = f"; {repeat} would tell" if repeat and found.is_alone else ""
         return (
-            f"the speeds of {this} and {other} cannot be told apart (the quartiles "
-            "overlap)"
+            f"whether {this} is as fast as {other} cannot be told: {values} s{advice}"
         )
-    if speedup > 1:
-        return f"{this} is {as_ratio(speedup)} times as fast as {other}"
-    return f"{this} takes {as_ratio(1 / speedup)} times as long as {other}"
+    ends = found.low, found.high
+    ratio, verb, adjective = found.ratio, "is", "fast"
+    if ratio < 1:
+        ratio, verb, adjective = 1 / ratio, "takes", "long"
+        ends = 1 / found.high, 1 / found.low
+    about, why = "", f" ({' to '.join(map(as_ratio, ends))})"
+    if found.is_alone:
+        floor = max(mine.floor, others.floor)
+        about = "about "
+        why = f" (one run each; equal runs differ by up to {floor:g} times)"
+    return (
+        f"{this} {verb} {about}{as_ratio(ratio)} times as {adjective} as {other}{why}"
+    )
+
+
+def _with_range(found: Summary) -> str:
+    """Return a median and its range as text: "1.97 (1.83-2.19)"."""
+    middle, spread, _ = found.cells()
+    return middle if spread == "-" else f"{middle} ({spread})"
+
+
+def floor_of(header: Header | BenchmarkHeader) -> float:
+    """Return by which factor two runs of equal work may differ on a machine."""
+    if isinstance(header, BenchmarkHeader):
+        return FLOORS["gpu, from scratch" if header.on_gpus else "cpu"]
+    if header.device_kind == "cpu":
+        return FLOORS["cpu"]
+    from_scratch = header.chapter == "multiple_gpus" or header.variant == "scratch"
+    return FLOORS["gpu, from scratch" if from_scratch else "gpu"]
 
 
 def seconds_per_epoch(*runs: Run) -> Summary:
@@ -116,9 +289,18 @@ def seconds_per_epoch(*runs: Run) -> Summary:
 
 
 def of_timed_epochs(runs: Sequence[Run], value: Callable) -> Summary:
-    """Summarize a value of the epochs that are no warm-ups: n is 0 for none."""
-    values = [value(epoch) for run in runs for epoch in timed_epochs(run)]
-    return summarize(values) if values else Summary(math.nan, math.nan, math.nan, 0)
+    """Summarize a value of the epochs that are no warm-ups: n is 0 for none.
+
+    Each repeat of each run was measured by a process of its own.
+    """
+    processes = [
+        list(map(value, epochs))
+        for run in runs
+        for epochs in group(timed_epochs(run), lambda epoch: epoch.repeat).values()
+    ]
+    if not processes:
+        return NOTHING
+    return summarize(*processes, floor=floor_of(runs[0].header))
 
 
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
@@ -142,10 +324,17 @@ class ArmTimes(NamedTuple):
     is_peer: bool
     samples: list[ArmSample]
     why_not: str  # why there are no samples
+    floor: float
 
     @property
     def seconds(self) -> list[float]:
         return [sample.seconds for sample in self.samples]
+
+    @property
+    def summary(self) -> Summary:
+        """Return the summary of the seconds; each round had a process of its own."""
+        rounds = group(self.samples, lambda x: x.round, lambda x: x.seconds)
+        return summarize(*rounds.values(), floor=self.floor)
 
 
 def arm_times(run: Run) -> list[ArmTimes]:
@@ -157,7 +346,8 @@ def arm_times(run: Run) -> list[ArmTimes]:
             absent = [x.why_not for x in lines if isinstance(x, kinds.ArmAbsent)]
             why_not = "" if samples else [*absent, "only warmed up"][0]
             is_peer = name in run.header.peers
-            arms.append(ArmTimes(name, work, is_peer, samples, why_not))
+            floor = floor_of(run.header)
+            arms.append(ArmTimes(name, work, is_peer, samples, why_not, floor))
     return arms
 
 

@@ -8,7 +8,7 @@ from d2lpar.records import comparison, labels
 from d2lpar.records.comparison import seconds_per_epoch
 from d2lpar.records.kinds import Run, timed_epochs
 
-SECONDS = ["s/epoch", "quartiles", "n", "speedup"]
+SECONDS = ["s/epoch", "range", "n", "speedup"]
 
 
 def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.comparison import Summary, floor_of, summarize
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord, group
 
 
@@ -59,9 +59,13 @@ class Study:
         return sorted({batch for _, batch in self.records})
 
     def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
-        """Return the median and quartiles of a measured step."""
+        """Summarize the samples of a measured step, one process for each record."""
         records = self.records[num_devices, global_batch_size]
-        return summarize([1e3 * s for record in records for s in record.seconds])
+        return summarize(
+            *([1e3 * s for s in record.seconds] for record in records),
+            floor=floor_of(self.runs[0].header),
+            in_turn=all(record.num_devices for record in records),
+        )
 
     @cached_property
     def steps(self) -> dict[tuple[int, int], float]:

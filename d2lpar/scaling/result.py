@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from d2lpar.records import labels
-from d2lpar.records.comparison import FEWEST, in_cell, ratio, ratio_of_pairs
+from d2lpar.records.comparison import Comparison, compare, in_cell
 from d2lpar.records.kinds import PARTS, Run
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.scaling.model import Study, all_reduces, studies
@@ -43,37 +43,44 @@ def result(runs: Sequence[Run]) -> Result:
         ]
     columns = ["", "batch"]
     for n in counts:
-        columns += [f"ms on {n}", "quartiles"]
+        columns += [f"ms on {n}", "range"]
     columns += [f"speedup of {n}" for n in counts[1:]]
     samples = {study.milliseconds(*key).n for study in found for key in study.records}
     of_each = " or ".join(map(str, sorted(samples)))
     note = (
         f"ms on N: a step on N {word}s, the median of {of_each or 'no'} samples of "
-        "several steps each; speedup: of neighbouring samples, or of separate runs"
+        "several steps each, in turn on all counts"
     )
     table = Table(columns, rows)
     return Result(table, note, {"speedup": answers}, _further(runs, found))
 
 
 def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
-    """Return speedups by global batch, one per pair of samples, where these suffice."""
+    """Return the speedup of each pair of neighbouring samples, by global batch."""
     found = {}
     for batch in study.batches:
         one, many = (study.records.get((count, batch), ()) for count in (1, n))
-        pairs = [x / y for a, b in zip(one, many) for x, y in zip(a.seconds, b.seconds)]
-        if len(pairs) >= FEWEST:
-            found[batch] = pairs
-    return found
+        found[batch] = [
+            x / y for a, b in zip(one, many) for x, y in zip(a.seconds, b.seconds)
+        ]
+    return {batch: pairs for batch, pairs in found.items() if pairs}
+
+
+def comparisons(study: Study, n: int) -> dict[int, Comparison]:
+    """Return how long a step takes on one device beside `n`, by global batch."""
+    return {
+        batch: compare(study.milliseconds(1, batch), study.milliseconds(n, batch))
+        for batch in study.batches
+        if {(1, batch), (n, batch)} <= study.records.keys()
+    }
 
 
 def speedups(study: Study, n: int) -> dict[int, float | None]:
-    """Return speedups by global batch, medians of pairs if in turn; None: may be 1."""
-    found = {}
-    for batch, pairs in pairs_of(study, n).items():
-        in_turn = all(record.num_devices for record in study.records[n, batch])
-        one, many = (study.milliseconds(count, batch) for count in (1, n))
-        found[batch] = ratio_of_pairs(pairs) if in_turn else ratio(one, many)
-    return found
+    """Return speedups by global batch; None where it cannot be told."""
+    return {
+        batch: found.ratio if found.is_told else None
+        for batch, found in comparisons(study, n).items()
+    }
 
 
 def pays_between(by_batch: Mapping[int, float | None]) -> tuple[int, int] | None:

@@ -32,6 +32,9 @@ log = logging.getLogger("d2lpar")
 
 OUTPUT = "output"  # in the folder for temporary files: what libraries print
 MARK = "D2LPAR_PROCESS"  # that folder, in the environment of all that it starts
+# Yielded by a work that takes turns with others: it waits until the parent, which gets
+# the same from `results`, asks for more.
+TURN = "d2lpar: the next turn"
 
 
 # In the parent
@@ -44,11 +47,13 @@ def results(
     environment: Mapping[str, str] | None = None,
     timeout: float | None = None,
     seconds_to_stop: float = 0,
+    in_turn: bool = False,
 ) -> Iterator[Any]:
     """Yield what `work`, "module:function", returns or yields for the keywords `job`.
 
     `environment` changes variables. On an interrupt or close the process gets SIGTERM
-    and `seconds_to_stop` to tidy up. Raises :class:`RunError` for an error it reports
+    and `seconds_to_stop` to tidy up. With `in_turn`, :data:`TURN` is the first result.
+    Raises :class:`RunError` for an error it reports
     and after `timeout` seconds, :class:`DiedError` if it ends otherwise.
     """
     ours, theirs = Pipe()
@@ -62,6 +67,8 @@ def results(
         theirs.close()
         output = Path(scratch, OUTPUT)
         try:
+            if in_turn:
+                yield TURN  # several processes can be started before the first works
             yield from _received(child, ours, output, timeout)
         except (KeyboardInterrupt, GeneratorExit):
             if seconds_to_stop:
@@ -99,6 +106,9 @@ def _received(
             raise DiedError(_crash(child.exitcode, output)) from None
         if kind == "result":
             yield content
+        elif kind == "turn":
+            yield TURN
+            pipe.send(None)
         elif kind == "warning":
             log.warning("%s", content)
         else:
@@ -142,6 +152,7 @@ def _crash(status: int, output: Path) -> str:
 
 _pipe: Connection | None = None
 _sending = threading.Lock()
+_turns = threading.Semaphore(0)
 
 
 def _send(kind: str, content: Any = None) -> None:
@@ -201,7 +212,11 @@ def _message_of(error: BaseException) -> tuple[str, str]:
 def _send_results(results: Iterator) -> None:
     try:
         for result in results:
-            _send("result", result)
+            if result is TURN:
+                _send("turn")
+                _turns.acquire()
+            else:
+                _send("result", result)
     except KeyboardInterrupt:
         # Between two results the work has not seen the signal yet.
         with suppress(KeyboardInterrupt, StopIteration):
@@ -210,8 +225,13 @@ def _send_results(results: Iterator) -> None:
 
 
 def _end_with_parent(scratch: str) -> None:
-    """End, and remove the temporary files, when the parent's end of the pipe closes."""
+    """End, and remove the temporary files, when the parent's end of the pipe closes.
+
+    Until then the parent sends turns.
+    """
     with suppress(EOFError, OSError):
-        _pipe.recv()
+        while True:
+            _pipe.recv()
+            _turns.release()
     shutil.rmtree(scratch, ignore_errors=True)
     _end_all(os.getpid(), scratch)

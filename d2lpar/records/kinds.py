@@ -69,6 +69,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     variant: Variant = ""  # which of an experiment's methods, where it has several
     workers: int = 1  # processes that trained together, num_devices in all
     servers: int = 0  # parameter servers between the workers
+    turns: list[int] = []  # device counts whose epochs or solves took turns
     gpu_build: dict[str, Any] = {}  # of :mod:`d2lpar.machine`; {} on CPUs
     lenet_channels: Optional[tuple[int, int]] = None  # where not the book's 20, 50
 

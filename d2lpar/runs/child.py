@@ -17,15 +17,16 @@ from d2lpar import __version__, devices, experiments
 from d2lpar.errors import raising_interrupts
 from d2lpar.machine import host
 from d2lpar.machine.builds import gpu_build, mxnet_version
+from d2lpar.process import TURN
 from d2lpar.records import files
-from d2lpar.records.kinds import Header, Line
+from d2lpar.records.kinds import EPOCHS, Header, Line, PointRecord
 from d2lpar.runs.job import Job
 from d2lpar.runs.resume import Resumable
 
 log = logging.getLogger("d2lpar")
 
 
-def lines_of(job: Job) -> Iterator[Header | Line]:
+def lines_of(job: Job) -> Iterator[Header | Line | str]:
     """Yield the records of a job's variants, each with its header first."""
     chosen = devices.contexts(job.devices)
     devices.enable_peer_access(chosen)
@@ -33,6 +34,8 @@ def lines_of(job: Job) -> Iterator[Header | Line]:
     if job.is_worker:
         yield from lines_by_workers(job, chosen, data)
         return
+    if job.turns:
+        yield TURN
     for work in job.each_variant():
         header = header_of(work, chosen, data)
         batch = header.settings.get("global_batch_size", 0)
@@ -102,6 +105,15 @@ def repeated(job: Job, lines: Iterator) -> Iterator:
             repeat = job.repeat * job.settings.get("repeats", 1) + line.repeat
             line = msgspec.structs.replace(line, repeat=repeat)
         yield line
+        if job.turns and ends_a_turn(line):
+            yield TURN
+
+
+def ends_a_turn(line: Line) -> bool:
+    """Return whether an epoch or a solve ends with this line."""
+    return isinstance(line, EPOCHS) or bool(
+        isinstance(line, PointRecord) and (line.x or line.x_begins)
+    )
 
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:
@@ -119,6 +131,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
         chapter=job.chapter,
         preset=job.preset,
         recipe=job.recipe,
+        turns=list(job.turns),
         num_devices=len(chosen),
         device_kind=kind,
         devices=[devices.label(device) for device in chosen],

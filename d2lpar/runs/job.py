@@ -24,7 +24,8 @@ DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT
 class Job:
     """One measurement: its `data` go to `load`, `devices`, `seed`, ... to `measure`.
 
-    `threads` of None shares the cores out; `resume` is a checkpoint's path, or "last".
+    `threads` of None shares the cores out; `resume` is a checkpoint's path, or "last";
+    `turns` are the device counts whose processes take turns with this one's.
     """
 
     chapter: str
@@ -43,6 +44,7 @@ class Job:
     resume: str | None = None
     is_worker: bool = False
     deterministic: bool = False
+    turns: Sequence[int] = ()
 
     @property
     def experiment(self) -> experiments.Experiment:

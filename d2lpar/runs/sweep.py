@@ -107,25 +107,42 @@ def sweep(
     repeats: int = 1,
     on_line: Callable[[Header | Line], object] = lambda line: None,
 ) -> list[Run]:
-    """Run all jobs `repeats` times, round-robin; write and return their records.
+    """Run all jobs `repeats` times; write and return their records.
 
-    `on_line` gets every line as it arrives. Partial records that hold a result are
-    kept.
+    The processes of one repeat take turns, epoch by epoch or solve by solve, so that a
+    machine that drifts slows all of them. `on_line` gets every line as it arrives, and
+    a run's header before the lines of each turn. Partial records that hold a result
+    are kept.
     """
     records: dict[str, GrowingRecord] = {}  # by name of the run
+    turns = tuple(len(job.devices) for job in jobs) if len(jobs) > 1 else ()
     with ExitStack() as at_the_end:
         for repeat in range(repeats):
+            waiting = []
             for job in jobs:
-                with closing(run_job(replace(job, repeat=repeat))) as lines:
-                    for line in lines:
-                        if isinstance(line, Header):
-                            run = files.run_name(line)
-                            if run not in records:  # else of an earlier repeat
-                                records[run] = GrowingRecord(job.folder, line)
-                                at_the_end.callback(records[run].close)
-                        else:
-                            records[run].append(line)
-                        on_line(line)
+                lines = run_job(replace(job, repeat=repeat, turns=turns))
+                at_the_end.enter_context(closing(lines))
+                if turns:
+                    next(lines)  # all start together, and wait for their turn
+                waiting.append(lines)
+            headers: dict[int, Header] = {}
+            while waiting:
+                lines = waiting.pop(0)
+                if id(lines) in headers:
+                    on_line(headers[id(lines)])
+                for line in lines:
+                    if line is process.TURN:
+                        waiting.append(lines)
+                        break
+                    if isinstance(line, Header):
+                        headers[id(lines)] = line
+                        run = files.run_name(line)
+                        if run not in records:  # else of an earlier repeat
+                            records[run] = GrowingRecord(jobs[0].folder, line)
+                            at_the_end.callback(records[run].close)
+                    else:
+                        records[files.run_name(headers[id(lines)])].append(line)
+                    on_line(line)
         runs = [record.finish() for record in records.values()]
         if replaced := [r.replaced for r in records.values() if r.replaced]:
             folder = jobs[0].folder
@@ -141,6 +158,7 @@ def run_job(job: Job) -> Iterator[Header | Line]:
             {"job": job},
             environment=job.variables(),
             seconds_to_stop=SECONDS_TO_STOP,
+            in_turn=bool(job.turns),
         )
     except DiedError as error:
         why = str(error)

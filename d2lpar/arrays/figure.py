@@ -104,7 +104,7 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
 
 
 def _roof(axes: Axes, ends: tuple, bandwidth: float, roof: float, how: dict) -> None:
-    """What a memory and a processor allow, from one intensity to another."""
+    """Draw the GFLOP/s that `bandwidth` and `roof` allow between two intensities."""
     left, right = ends
     xs = [x for x in (left, roof / bandwidth) if x <= roof / bandwidth]
     axes.plot([*xs, right], [*(x * bandwidth for x in xs), roof], **how)

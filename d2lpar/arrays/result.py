@@ -133,7 +133,7 @@ def result(runs: Sequence[Run]) -> Result:
 
 
 def _everything(table: Sequence[Row]) -> Table:
-    """All forms: times by both clocks, and rates."""
+    """Return the table of all forms: times by both clocks, and rates."""
     columns = ["operation", "library", "form", "devices", "ms", "quartiles", "n",
                "naive ms", "GB/s", "GFLOP/s"]  # fmt: skip
     cells = [

@@ -85,7 +85,7 @@ class Sizes:
 
     @property
     def copies(self) -> tuple[int, ...]:
-        """Bytes of the arrays that are copied, ascending."""
+        """Return the bytes of the arrays that are copied, ascending."""
         return tuple(4**k for k in range(6, 32) if 4**k <= self.largest_copy)
 
     @property
@@ -94,7 +94,7 @@ class Sizes:
 
     @property
     def sha256(self) -> str:
-        """The hash of the sizes and `seed`, which determine the numbers."""
+        """Return the hash of the sizes and `seed`, which determine the numbers."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
@@ -289,7 +289,7 @@ def copies(
 
 
 def _shards(host: numpy.ndarray, devices: list) -> dict:
-    """A host array by device, split by rows as evenly as possible."""
+    """Return a host array by device, split by rows as evenly as possible."""
     parts = zip(devices, numpy.array_split(host, len(devices)))
     return {d: np.array(part, ctx=d) for d, part in parts}
 
@@ -305,6 +305,6 @@ def clearing(*arrays) -> Callable[[], None]:
 
 
 def _times(matrix: numpy.ndarray, v: numpy.ndarray) -> numpy.ndarray:
-    """matrix @ v in float64, 1,024 rows at a time to save memory."""
+    """Return matrix @ v in float64, 1,024 rows at a time to save memory."""
     parts = (matrix[i : i + 1024] for i in range(0, len(matrix), 1024))
     return numpy.concatenate([part.astype("float64") @ v for part in parts])

@@ -84,7 +84,7 @@ def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
 
 
 def _name_beside(axes: Axes, values: Mapping[str, float]) -> None:
-    """Write names on the right at their y values, or above the name below."""
+    """Write each name on the right at its y value, moved up where two overlap."""
     axes.get_ylim()  # of all that is drawn
     below = -1.0
     for name, value in sorted(values.items(), key=lambda item: item[1]):

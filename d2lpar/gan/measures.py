@@ -1,4 +1,4 @@
-"""How good a set of faces is, by features of random convolutions, which see edges.
+"""The quality of a set of faces, by features of random convolutions.
 
 Source: Heusel et al., "GANs Trained by a Two Time-Scale Update Rule Converge to a Local
 Nash Equilibrium" (2017), for the distance; Naeem et al., "Reliable Fidelity and

@@ -35,7 +35,7 @@ CHANNELS, DEVICE_CHANNELS = (6, 12), (8, 16)
 
 
 class Generator(gluon.nn.HybridSequential):
-    """Noise (n, 16, 3, 3) to faces (n, 3, 24, 24) in [0, 1]: the notebook's."""
+    """The notebook's: noise (n, 16, 3, 3) to faces (n, 3, 24, 24) in [0, 1]."""
 
     z_shape = Z_SHAPE
     weight_scale = None
@@ -74,7 +74,7 @@ class Discriminator(gluon.nn.HybridSequential):
 
 @gluon_block
 class ToPixels(gluon.HybridBlock):
-    """From the last layer of a generator to pixels in [0, 1]: (tanh(x) + 1) / 2."""
+    """Map a generator's last layer to pixels in [0, 1]: (tanh(x) + 1) / 2."""
 
     def compute(self, F, x):
         return F.npx.sigmoid(2 * x)
@@ -82,7 +82,7 @@ class ToPixels(gluon.HybridBlock):
 
 @gluon_block
 class FromPixels(gluon.HybridBlock):
-    """From pixels in [0, 1] to the first layer of a discriminator, in [-1, 1]."""
+    """Map pixels in [0, 1] to [-1, 1], for a discriminator's first layer."""
 
     def compute(self, F, x):
         return 2 * x - 1
@@ -195,7 +195,7 @@ def init_params(net: gluon.Block, rng: numpy.random.Generator) -> list[numpy.nda
 
 @gluon_block
 class PowerIteration(gluon.HybridBlock):
-    """One power iteration: from W1 (channels, ...), u1, W2, ... to u1, v1, u2, ..."""
+    """Map weights and vectors W1 (channels, ...), u1, W2, ... to new u1, v1, u2, ..."""
 
     def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def host_params(net: gluon.Block, like: Sequence[numpy.ndarray]) -> list[numpy.n
 def forward(
     net: gluon.Block, shards: Shards, synchronised: bool = False
 ) -> list[np.ndarray]:
-    """Return what `net` makes of each device's shard: faces, or scores.
+    """Apply `net` to each device's shard.
 
     BatchNorm takes its mean and variance over a device's own shard, or, `synchronised`,
     over all devices, through which gradients then flow back.
@@ -256,7 +256,7 @@ def forward(
 
 
 def faces_of(net_G: gluon.Block, z: numpy.ndarray, device: mx.Context) -> numpy.ndarray:
-    """Return the faces uint8 (n, 3, 24, 24) of host noise, each of its own alone."""
+    """Return the faces uint8 (n, 3, 24, 24) that a generator makes of host noise."""
     parts = [
         net_G(np.array(z[start : start + 500], ctx=device)).asnumpy()
         for start in range(0, len(z), 500)

@@ -38,7 +38,7 @@ LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in ord
 
 @gluon_block
 class DiscriminatorLoss(gluon.HybridBlock):
-    """From scores (2 n, 1), n real and n fake, to their loss and `opinions`."""
+    """Map scores (2 n, 1), n real and n fake, to their loss and `opinions`."""
 
     def compute(self, F, scores):
         real, fake = F.np.split(scores.reshape((2, -1)), 2, axis=0)
@@ -50,7 +50,7 @@ class DiscriminatorLoss(gluon.HybridBlock):
 
 @gluon_block
 class GeneratorLoss(gluon.HybridBlock):
-    """From scores (n, 1) of fake faces, which should be above 0, to their loss."""
+    """Map scores (n, 1) of fake faces, which should be above 0, to their loss."""
 
     def compute(self, F, scores):
         return F.npx.activation(-scores, "softrelu").sum()

@@ -54,7 +54,7 @@ def normal(shards: RowShards) -> Iterator[Answer]:
 
 
 def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
-    """A^T A (n, n) and A^T b (n, 1) over all rows, on the first device."""
+    """Return A^T A (n, n) and A^T b (n, 1) over all rows, on the first device."""
     parts: dict[int, list] = {}
     for blocks in shards.rounds():
         for k, A, b in blocks:
@@ -76,10 +76,8 @@ def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
 
 
 def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:
-    """A lower bound of A's condition, often within a factor of 3.
-
-    The columns are scaled to length 1. By power and inverse iteration: L L^T = A^T A.
-    """
+    """Return a lower bound of the condition of A, its columns scaled to length 1."""
+    # Power and inverse iteration with L L^T = A^T A; often within a factor of 3.
     scale = mx.nd.array(1 / lengths[:, None], ctx=L.context, dtype=L.dtype)
     v = numpy.random.default_rng(0).normal(size=(len(lengths), 1))
     largest = smallest = mx.nd.array(v, ctx=L.context, dtype=L.dtype)
@@ -94,7 +92,7 @@ def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:
 
 
 def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
-    """The solution of L L^T x = c."""
+    """Return the solution of L L^T x = c."""
     y = mx.nd.linalg.trsm(L, c)
     return mx.nd.linalg.trsm(L, y, transpose=True)
 
@@ -135,7 +133,7 @@ def tsqr(shards: RowShards) -> Iterator[Answer]:
 
 
 def _reduced(shards: RowShards) -> mx.nd.NDArray:
-    """The R factor (n + 1, n + 1) of [A b], on the first device."""
+    """Return the R factor (n + 1, n + 1) of [A b], on the first device."""
     width = shards.n + 1
     # A QR of fewer rows than columns gains nothing, and it takes several times its
     # rows' memory, so that large blocks are taken in parts.
@@ -155,7 +153,7 @@ def _reduced(shards: RowShards) -> mx.nd.NDArray:
 
 
 def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:
-    """The R factor (width, width) of the stacked rows, each (.., width)."""
+    """Return the R factor (width, width) of the stacked rows, each (.., width)."""
     M = mx.nd.concat(*rows, dim=0) if len(rows) > 1 else rows[0]
     short = width - M.shape[0]
     if short > 0:  # rows of zeros change nothing

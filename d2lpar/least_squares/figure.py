@@ -86,7 +86,7 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
 
 
 def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draw the distance to the optimum."""
+    """Draw the distance to the optimum against seconds."""
     for run in runs:
         for number, points in enumerate(repeats(run)):
             seconds = [p.seconds for p in points if p.distance]
@@ -101,7 +101,7 @@ def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def row_name(run: Run) -> str:
-    """Return the method, and on how many devices."""
+    """Return the method and the number of devices, in words."""
     return f"{_method(run)}, {labels.count(run.header)}"
 
 

@@ -104,7 +104,7 @@ def cgls(
 
 
 def _conjugate_steps(search: _Search) -> Iterator[tuple[numpy.ndarray, float, float]]:
-    """Yield each CGLS step's x, and updates of ||A^T r|| and of the fall of ||r||^2."""
+    """Yield x after each CGLS step, ||A^T r|| and the fall of ||r||^2."""
     x, descent = search.best.x, search.best.gradient
     p, gamma = descent, descent @ descent
     while True:
@@ -120,7 +120,7 @@ def _conjugate_steps(search: _Search) -> Iterator[tuple[numpy.ndarray, float, fl
 
 
 class _Search:
-    """The best x so far with its residual and true gradient, and when to stop."""
+    """Keep the best x so far with its residual and gradient; decide when to stop."""
 
     def __init__(self, shards: RowShards, tol: float, max_iterations: int, x0) -> None:
         if not 0 < tol < 1:
@@ -141,7 +141,7 @@ class _Search:
             self.best = shards.residual(numpy.array(x0, "float64").reshape(shards.n))
 
     def small_gradient(self, norm: float) -> float:
-        """The ||A^T r|| that will do for an r of this norm."""
+        """Return the ||A^T r|| at which to stop, where ||r|| is `norm`."""
         share = 10 * norm / (self.shards.norm_of_b or 1)
         rounding = self.shards.eps * self.norm_of_A * norm
         return max(self.asked_for * min(1.0, share), rounding)
@@ -152,11 +152,11 @@ class _Search:
         return solves or best.size <= self.small_gradient(best.norm)
 
     def matters(self, fall: float, square: float) -> bool:
-        """Whether a fall of ||r||^2 to `square` has made a difference."""
+        """Return whether a fall of ||r||^2 to `square` counts as progress."""
         return fall > self.small * max(square, self.small * self.shards.norm_of_b**2)
 
     def take(self, x: numpy.ndarray) -> bool:
-        """Keep `x` if its ||r|| is lower, or only its true gradient is."""
+        """Keep `x` if it lowers ||r||, or ||A^T r|| at about the same ||r||."""
         new, old = self.shards.residual(x), self.best
         no_higher = new.norm <= (1 + self.shards.eps**0.5) * old.norm
         better = new.norm < old.norm or (new.size < old.size and no_higher)
@@ -165,14 +165,14 @@ class _Search:
         return better
 
     def normal_product(self, p: numpy.ndarray) -> tuple[numpy.ndarray, float]:
-        """A^T A p (n,) and ||A p||^2, summed over the devices."""
+        """Return A^T A p (n,) and ||A p||^2, summed over the devices."""
         # The devices get a p of about ||A p|| = 1: a square soon overflows float32.
         length = float(numpy.linalg.norm(p)) * self.norm_of_A or 1.0
         norm, product = self.shards.products(p / length, lambda b, Ap: Ap)
         return length * product, numpy.square(length * norm)
 
     def answer(self, iteration: int) -> Answer:
-        """The best x; with a warning if `max_iterations` came before it was found."""
+        """Return the best x; warn if `max_iterations` came before it was found."""
         best, answer = self.best, Answer(self.best.x, iteration, self.best)
         if iteration < self.max_iterations or self.is_found():
             # The error that maps to this gradient, if A^T A shrinks it as it did the
@@ -191,8 +191,8 @@ class _Search:
 
 
 def _first_pass(shards: RowShards) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """A^T b (n,), and the lengths of A's columns (n,) within a factor of about 3."""
-    # A column's product with random normal numbers is about as large as the column.
+    """Return A^T b (n,), and about the lengths of A's columns (n,)."""
+    # Within a factor of about 3: products of the columns with random normal numbers.
     rng, parts = numpy.random.default_rng(0), []
     for blocks in shards.rounds():
         for _, A, b in blocks:

@@ -73,7 +73,7 @@ def comparable(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _by_count(runs: Sequence[Run]) -> list[str]:
-    """How long each method takes on the most devices beside the fewest."""
+    """Return a sentence per method: seconds on the most devices beside the fewest."""
     found = []
     for fewest, *_, most in (same for same in comparable(runs) if len(same) > 1):
         name = f"solving by {fewest.header.variant} on {labels.count(most.header)}"
@@ -83,7 +83,7 @@ def _by_count(runs: Sequence[Run]) -> list[str]:
 
 
 def _reached(runs: Sequence[Run]) -> str:
-    """Which methods end at the least residual."""
+    """Return the names of the methods that end within 1 % of the least residual."""
     least = least_of(runs)
     reached: dict[str, bool] = {}
     for run in runs:

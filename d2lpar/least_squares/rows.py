@@ -27,7 +27,7 @@ class Block(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """b - A x of a host array x (n,)."""
+    """The size of b - A x for a host array x (n,), and its gradient."""
 
     x: numpy.ndarray
     norm: float
@@ -35,12 +35,12 @@ class Residual(NamedTuple):
 
     @property
     def size(self) -> float:
-        """The norm of the gradient."""
+        """Return the norm of the gradient."""
         return float(numpy.linalg.norm(self.gradient))
 
 
 class Answer(NamedTuple):
-    """A point of a method's history; the last one has what it takes to examine x."""
+    """One iterate of a solver. The last one also carries what `_examine` needs."""
 
     x: numpy.ndarray  # (n,), on the host
     iteration: int = 1
@@ -116,7 +116,7 @@ class RowShards:
                 earlier, host = blocks, None  # free before the next are waited for
 
     def _read(self, row: int, count: int) -> list[tuple]:
-        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
+        """Return `count` rows or less of each shard from its `row` on: (k, A, b)."""
         blocks = []
         for k, part in enumerate(self.parts):
             start = part.start + row
@@ -127,7 +127,7 @@ class RowShards:
         return blocks
 
     def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
-        """The blocks on their devices, one by one; each is also added to `made`."""
+        """Yield the blocks on their devices, one by one; append each to `made`."""
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, *arrays in reversed(host):
@@ -167,7 +167,7 @@ class RowShards:
         return math.sqrt(sums[0]), sums[1:]
 
     def rounding(self, x: numpy.ndarray, lengths: numpy.ndarray) -> float:
-        """Rounding errors of b - A x, for columns a_k of A of these `lengths`."""
+        """Return the size of rounding errors of b - A x; A's columns have `lengths`."""
         return self.eps * float(lengths @ abs(x) + self.norm_of_b)
 
     def check_finite(self, *results) -> None:

@@ -143,10 +143,7 @@ def _point(
 
 
 def _check_threads(devices: Sequence[mx.Context]) -> None:
-    """Raise DeviceError for several CPU contexts with several threads each.
-
-    When two call OpenBLAS in MXNet's wheel at the same time, it spins for ever.
-    """
+    """Raise DeviceError for several CPU contexts with several threads: a deadlock."""
     # Without OMP_NUM_THREADS, MXNet takes half the cores.
     threads = host.omp_threads() or max(1, host.usable_cores() // 2)
     if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
@@ -158,11 +155,7 @@ def _check_threads(devices: Sequence[mx.Context]) -> None:
 
 
 def _examine(shards: RowShards, method: str, answer: Answer) -> None:
-    """Refuse or warn of an x whose residual is not orthogonal to A's columns.
-
-    Up to rounding: Higham, Accuracy and Stability of Numerical Algorithms, theorem
-    20.3.
-    """
+    """Refuse or warn of an x whose residual is not orthogonal to A's columns."""
     if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
         raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
     at, lengths = answer.residual, answer.lengths
@@ -174,6 +167,7 @@ def _examine(shards: RowShards, method: str, answer: Answer) -> None:
         return
     if not lengths.any():
         raise ValueError(f"A is zero in {shards.dtype}, or its squares are: scale A")
+    # Higham, Accuracy and Stability of Numerical Algorithms, theorem 20.3.
     rounding = max(shards.m, shards.n, 10) * shards.rounding(at.x, lengths)
     asked_for = 10 * answer.tol * shards.n**0.5 * at.norm
     seen = lengths > 0
@@ -247,7 +241,7 @@ def measure(
 
 @contextlib.contextmanager
 def _unwarned() -> Iterator[None]:
-    """Log no warning within: of a solve that is no answer, or that is repeated."""
+    """Log no warnings within the block: of a warm-up, or a repeated solve."""
     before = log.level
     log.setLevel(logging.ERROR)
     try:

@@ -32,7 +32,7 @@ KEPT = PIXELS + 20 * (2 * 26**2 + 13**2) + 50 * (2 * 9**2 + 4**2) + _DENSE
 
 
 class Item(NamedTuple):
-    """A thing of `size` bytes in the "process", "each GPU" or "each device"."""
+    """A part of the need: `size` bytes in the "process", "each device" or the like."""
 
     name: str
     size: int
@@ -56,18 +56,18 @@ class Need:
 
     @property
     def by_device(self) -> list[int]:
-        """Bytes on each device alone."""
+        """Return the bytes on each device, without those of the process."""
         each = self.bytes_at("each device", "each GPU")
         return [each + self.bytes_at("first device")] + [each] * (self.num_devices - 1)
 
     @property
     def total(self) -> int:
-        """Bytes of the process and of all devices: what CPU contexts need together."""
+        """Return the bytes of the process and of all devices together."""
         return self.bytes_at("process") + sum(self.by_device)
 
     @property
     def by_memory(self) -> list[int]:
-        """Bytes in each separate memory: the host's alone, or that of each GPU."""
+        """Return the bytes in each separate memory: the host's, or that of each GPU."""
         return self.by_device if self.kind == "gpu" else [self.total]
 
     def text(self, *more: tuple[str, str]) -> str:

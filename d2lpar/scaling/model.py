@@ -44,18 +44,18 @@ class Study:
 
     @cached_property
     def records(self) -> dict[tuple[int, int], list[StepRecord]]:
-        """All records of a step, in the order of the runs."""
+        """Return all records of a step, in the order of the runs."""
         steps = _with_counts(self.runs, StepRecord)
         return group(steps, lambda s: (s[0], s[1].global_batch_size), lambda s: s[1])
 
     @property
     def counts(self) -> list[int]:
-        """Measured device counts, ascending."""
+        """Return the measured device counts, ascending."""
         return sorted({n for n, _ in self.records})
 
     @property
     def batches(self) -> list[int]:
-        """Measured global batches, ascending."""
+        """Return the measured global batches, ascending."""
         return sorted({batch for _, batch in self.records})
 
     def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
@@ -69,19 +69,19 @@ class Study:
 
     @cached_property
     def steps(self) -> dict[tuple[int, int], float]:
-        """Median seconds of a step."""
+        """Return the median seconds of a step."""
         return {key: self.milliseconds(*key).median / 1e3 for key in self.records}
 
     @cached_property
     def issue(self) -> float | None:
-        """Median seconds that Python needs to issue a step on one device."""
+        """Return the median seconds that Python needs to issue a step on one device."""
         records = [r for (n, _), rs in self.records.items() if n == 1 for r in rs]
         seconds = [s for record in records for s in record.issue_seconds]
         return median(seconds) if seconds else None
 
     @cached_property
     def exchange(self) -> float | None:
-        """Median seconds of the steps' own all-reduce, per device beyond the first."""
+        """Return median seconds of the all-reduce, per device beyond the first."""
         all_reduces = _with_counts(self.runs, AllReduceRecord)
         own = [(n, record.seconds) for n, record in all_reduces if record.in_steps]
         fewest = min((n for n, _ in own), default=0)
@@ -101,7 +101,7 @@ class Study:
 
     @cached_property
     def parts(self) -> dict[tuple[int, int], dict[str, float]]:
-        """Median seconds of a step's parts by (devices, batch), where measured."""
+        """Return median seconds of a step's parts by (devices, batch)."""
         measured = {}
         for key in sorted(self.records, key=lambda key: key[::-1]):
             found = [record.parts for record in self.records[key] if record.parts]
@@ -120,7 +120,7 @@ def studies(runs: Sequence[Run]) -> list[Study]:
 
 
 def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
-    """Return seconds by (devices, arrays, bytes), then by variant; [] for none."""
+    """Return seconds by (devices, arrays, bytes), then by variant: [] if refused."""
     seconds: dict[tuple[int, int, int], dict[str, list[float]]] = {}
     for n, record in _with_counts(runs, AllReduceRecord):
         by_variant = seconds.setdefault((n, record.num_arrays, record.num_bytes), {})
@@ -129,7 +129,7 @@ def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
 
 
 def _with_counts(runs: Sequence[Run], kind: type) -> list[tuple[int, Any]]:
-    """All lines of a kind, each with how many devices it was measured on."""
+    """Return all lines of a kind, each with its number of devices."""
     return [
         (line.num_devices or run.header.num_devices, line)
         for run in runs

@@ -85,7 +85,7 @@ class FromScratch:
 
 
 class Concise:
-    """The same in Gluon: :mod:`d2lpar.lenet_concise`, with the same methods."""
+    """The same in Gluon, :mod:`d2lpar.lenet.concise`, with the same methods."""
 
     def __init__(
         self,

@@ -30,8 +30,8 @@ from d2lpar.errors import D2lparError, DiedError, RunError, first_line, is_from_
 
 log = logging.getLogger("d2lpar")
 
-OUTPUT = "output"  # in the folder for temporary files: what libraries print
-MARK = "D2LPAR_PROCESS"  # that folder, in the environment of all that it starts
+OUTPUT = "output"  # file in the temporary folder: what libraries print
+MARK = "D2LPAR_PROCESS"  # variable with that folder, for all that it starts
 
 
 # In the parent
@@ -87,14 +87,14 @@ def answer(work: str, job: Mapping[str, Any], **options: Any) -> Any:
 def _received(
     child: LokyProcess, pipe: Connection, output: Path, timeout: float | None
 ) -> Iterator[Any]:
-    """Yield the results; log warnings. Raises when the process fails or is too slow."""
+    """Yield a process's results, log its warnings; raise if it fails or is too slow."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         if not pipe.poll(None if deadline is None else deadline - time.monotonic()):
             raise RunError(f"no answer within {timeout:g} seconds")
         try:
             kind, content = pipe.recv()
-        except (EOFError, OSError):  # it ended before it said so
+        except (EOFError, OSError):  # it ended without a message
             child.join()
             raise DiedError(_crash(child.exitcode, output)) from None
         if kind == "result":
@@ -109,7 +109,7 @@ def _received(
 
 
 def _end_all(session: int, scratch: str) -> None:
-    """Kill what a process has started, on Linux also in sessions of their own."""
+    """Kill all that a process has started, on Linux in other sessions, too."""
     mark = f"{MARK}={scratch}".encode()
     for _ in range(100):  # what is started meanwhile is found by the next pass
         found = False
@@ -150,7 +150,7 @@ def _send(kind: str, content: Any = None) -> None:
 
 
 def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
-    """Do the work, and send its results and how it ended."""
+    """Run `work` in the child; send its results and then how it ended."""
     global _pipe
     _pipe = pipe
     # What the work starts may not hold the pipe: the parent would not see its end.

@@ -1,4 +1,4 @@
-"""One measurement as plain data, which travels to a process of its own."""
+"""One measurement as plain data, which is sent to a separate process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement: its `data` go to `load`, `devices`, `seed`, ... to `measure`.
+    """Hold the arguments of an experiment's `load` (`data`) and `measure` (the others).
 
-    `threads` of None shares the cores out; `resume` is a checkpoint's path, or "last".
+    With `threads` None the cores are shared out; `resume` is a path, or "last".
     """
 
     chapter: str
@@ -46,7 +46,7 @@ class Job:
 
     @property
     def experiment(self) -> experiments.Experiment:
-        """The experiment that is measured."""
+        """Return the experiment of the job's chapter."""
         return experiments.get(self.chapter)
 
     def each_variant(self) -> list[Job]:

@@ -34,11 +34,11 @@ class Summary:
         return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
 
     def overlaps(self, other: Summary) -> bool:
-        """Whether the quartiles overlap: then neither is less than the other."""
+        """Return whether the quartiles overlap: then neither is less than the other."""
         return self.q1 <= other.q3 and other.q1 <= self.q3
 
     def is_below(self, other: Summary) -> bool:
-        """Whether this is less than the other, as far as their samples can tell."""
+        """Return whether this is less than the other, as far as samples can tell."""
         return min(self.n, other.n) >= FEWEST and self.q3 < other.q1
 
     def cells(self, scale: float = 1.0) -> list[str]:
@@ -167,7 +167,7 @@ def is_gan(run: Run) -> bool:
 
 
 def final_accuracy(run: Run) -> float:
-    """Test accuracy after the last epoch, in [0, 1]: the median of the repeats."""
+    """Return the repeats' median test accuracy after the last epoch, in [0, 1]."""
     return median(list(accuracy_by_epoch(run).values())[-1])
 
 

@@ -58,17 +58,17 @@ class Result:
 
     @property
     def sentences(self) -> list[str]:
-        """The answer, sentence by sentence."""
+        """Return the answer, sentence by sentence."""
         found = [text for texts in self.answers.values() for text in texts]
         return found or ["Nothing to compare."]
 
     def __str__(self) -> str:
-        """The table, the note and the answer as plain text; wide tables stay wide."""
+        """Return table, note and answer as plain text; wide tables stay wide."""
         return "\n\n".join(filter(None, (self._about(str(self.table)), self.answer)))
 
     @property
     def about(self) -> str:
-        """The table and the note as plain text, in lines of 80 columns."""
+        """Return the table and the note as plain text, in lines of 80 columns."""
         return self._about(self.table.in_lines())
 
     def _about(self, table: str) -> str:
@@ -78,7 +78,7 @@ class Result:
 
     @property
     def answer(self) -> str:
-        """The sentences as plain text, each in lines of its own."""
+        """Return the sentences as plain text, each on its own lines."""
         return "\n".join(textwrap.fill(text, WIDTH) for text in self.sentences)
 
     def full_text(self, source: str) -> str:

@@ -67,7 +67,7 @@ def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
 
 
 def count(header: Header) -> str:
-    """Return the number of devices, "2 contexts", and of workers, with their way."""
+    """Return "2 contexts", or "2 contexts of 2 workers (sync)"."""
     words = plural(header.num_devices, device_word(header))
     if header.workers > 1:
         words += f" of {header.workers} workers ({header.variant or 'sync'})"

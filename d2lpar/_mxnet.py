@@ -35,10 +35,7 @@ ENGINE_DEFAULTS = {
 
 
 def _prepare() -> None:
-    """Check and set what MXNet's first import needs.
-
-    Refuse no build, two, or one whose libraries are missing.
-    """
+    """Set MXNet's variables; raise an error unless one complete build is installed."""
     check_environment()
     build = check_installed()
     set_defaults(ENGINE_DEFAULTS)
@@ -88,7 +85,7 @@ IS_MXNET_2 = hasattr(mx, "device")
 
 
 def _allocate_unheard() -> None:
-    """Make first arrays, upon which 2.0.0b1 writes lines on standard error."""
+    """Make the first arrays silently: MXNet 2.0.0b1 prints lines about them."""
     standard_error = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -127,7 +124,7 @@ def gluon_block(cls: Any) -> Any:
 
 
 def new_parameter(owner: Any, name: str, shape: tuple[int, ...]) -> None:
-    """Give a block a parameter that is not trained, as its attribute `name`."""
+    """Add a parameter that is not trained to a block, as its attribute `name`."""
     if IS_MXNET_2:
         setattr(owner, name, gluon.Parameter(name, shape=shape, grad_req="null"))
     else:
@@ -136,7 +133,7 @@ def new_parameter(owner: Any, name: str, shape: tuple[int, ...]) -> None:
 
 
 def set_shapes(net: Any) -> None:
-    """Set the shapes of convolutions' weights, which MXNet 2 leaves open."""
+    """Set the shapes of convolutions' weights, which MXNet 2 leaves unknown."""
     for layer in net if IS_MXNET_2 else ():
         if channels := getattr(layer, "_in_channels", 0):
             shape = layer.weight.shape
@@ -145,7 +142,7 @@ def set_shapes(net: Any) -> None:
 
 @contextmanager
 def lowering_semantics() -> Iterator[None]:
-    """Lower networks and call them within: on ``mx.nd`` arrays in MXNet 1.
+    """Return a context in which networks are lowered, and called on mx.nd arrays.
 
     SymbolBlock's warning that its input has no type is silenced.
     """
@@ -168,9 +165,9 @@ def load_symbol(path: str) -> tuple[Any, Any]:
 
 
 def quantize_net(net: Any, batches: Sequence, **options: Any) -> Any:
-    """Call MXNet 1's ``quantize_net_v2``, or MXNet 2's like, with host batches.
+    """Quantize a network by MXNet's own function, calibrated with host batches.
 
-    With ``calib_mode="none"`` only the first one's shape is used.
+    With ``calib_mode="none"`` only the shape of the first batch is used.
     """
     data = {"data_shapes": [mx.io.DataDesc("data", batches[0].shape)]}
     calibrated = options["calib_mode"] != "none"
@@ -185,7 +182,7 @@ def quantize_net(net: Any, batches: Sequence, **options: Any) -> Any:
 
 
 def cast_net(net: Any, dtype: str, device: Any) -> Any:
-    """Cast a network, which was called, to bfloat16 or float16 for inference."""
+    """Cast a network, after its first call, to bfloat16 or float16 for inference."""
     amp = importlib.import_module("mxnet.amp" if IS_MXNET_2 else "mxnet.contrib.amp")
     return amp.convert_hybrid_block(net, dtype, ctx=device, cast_optional_params=True)
 

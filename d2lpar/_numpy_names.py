@@ -1,7 +1,7 @@
 """Put back what MXNet 1.9.1 expects of NumPy 1.
 
-These are names that NumPy 1.20, 1.24, 2.0 and later removed, if they are missing before
-MXNet is imported, and numbers as plain text.
+Names that NumPy 1.20, 1.24, 2.0 and later removed are restored before MXNet is
+imported, and NumPy's numbers are written as plain text.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ BIAS_AS_WEIGHT_FROM = 1024
 def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
     """Draw parameters [W1, b1, W2, b2, W3, b3, W4, b4] as host arrays, float32.
 
-    Weights are from N(0, scale), biases 0. On the host, because MXNet's streams depend
-    on the device.
+    Weights are from N(0, scale), biases 0. They are drawn on the host, because MXNet's
+    random streams depend on the device.
     """
     rng = numpy.random.default_rng(seed)
     return [
@@ -75,9 +75,9 @@ def convolve(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
 def bias_as_weight(F, X, W, taps):
     """Return images and weights whose convolution is that of X and W plus b.
 
-    The images get a channel of ones, the weights `taps` (o, 1, k, k), zeros with b (o,)
-    in a corner. On an H200 cuDNN takes 7 ms for the gradient of a first bias, 1 ms for
-    that of its weights.
+    The images get a channel of ones, the weights a channel `taps` (o, 1, k, k): zeros
+    with b (o,) in a corner. On an H200 cuDNN needs 7 ms for the gradient of the first
+    bias, and 1 ms for that of the first weights.
     """
     ones = F.ones_like(X[:, :1])
     return F.concatenate([X, ones], axis=1), F.concatenate([W, taps], axis=1)
@@ -92,8 +92,8 @@ def padded_bias(F, b, kernel: int):
 def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Multiply X (n, i) by W (i, o) and add b (o,): the book's ``np.dot(X, W) + b``.
 
-    On a CPU oneDNN does; OpenBLAS in MXNet's wheel is slower, and deadlocks when two
-    CPU contexts with more than one thread each call it at the same time.
+    On a CPU it calls oneDNN: OpenBLAS in MXNet's wheel is slower, and deadlocks when
+    two CPU contexts with more than one thread each call it at the same time.
     """
     if X.ctx.device_type == "gpu":
         return np.dot(X, W) + b

@@ -1,7 +1,7 @@
 """One all-reduce for all gradients: a replica in two flat arrays.
 
-On two H200s the sums of LeNet's eight arrays take 0.6 ms, that of one array of as many
-bytes 0.08 ms. Source: Li et al., "PyTorch Distributed" (2020).
+On two H200s it takes 0.6 ms to sum LeNet's eight arrays, and 0.08 ms to sum one array
+of the same size. Source: Li et al., "PyTorch Distributed" (2020).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def views(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarra
 
 
 class Bucket(list):
-    """A replica's parameters and gradients, views of two flat arrays.
+    """Hold a replica's parameters and gradients as views of two flat arrays.
 
-    These are `values` and `grads`, on one device; ``attach_grad`` would give the
-    parameters other gradients.
+    The flat arrays are `values` and `grads`, on one device. Do not call ``attach_grad``
+    on a parameter: it would allocate another gradient.
     """
 
     def __init__(self, params: Sequence[numpy.ndarray], device: mx.Context) -> None:
@@ -43,7 +43,7 @@ class Bucket(list):
         autograd.mark_variables(self, views(self.grads, shapes))
 
     def copies(self) -> list[np.ndarray]:
-        """Return copies: oneDNN may reorder weights in place, views cannot."""
+        """Return copies, which oneDNN may reorder in place; it cannot reorder views."""
         return [p.copy() for p in self]
 
 
@@ -57,7 +57,7 @@ def update_bucket(bucket: Bucket, lr: float, batch_size: int) -> None:
     bucket.values -= lr / batch_size * bucket.grads
 
 
-# What :func:`d2lpar.parallel.train_batch` takes for replicas that are buckets.
+# Arguments of :func:`d2lpar.parallel.train_batch` for replicas that are buckets.
 BUCKETS: dict[str, Callable] = {"reduce": allreduce_buckets, "update": update_bucket}
 
 
@@ -66,8 +66,8 @@ def flatten(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Make Gluon's parameters views of one flat array per device.
 
-    Returns values and gradients. For GPUs: on CPUs oneDNN reorders a convolution's
-    weights in place.
+    Returns the flat values and gradients. It is for GPUs only: on CPUs oneDNN reorders
+    a convolution's weights in place.
     """
     values = [
         np.concatenate([replica.reshape(-1) for replica in replicas])
@@ -85,9 +85,9 @@ def flatten(
 
 
 class BucketTrainer:
-    """A Gluon Trainer with plain SGD: one all-reduce, one update per replica.
+    """Train as Gluon's Trainer with plain SGD: one all-reduce, one update per replica.
 
-    It flattens the parameters of `net`, initialized, so keep to GPUs (:func:`flatten`).
+    `net` must be initialized, and on GPUs: its parameters become :func:`flatten`'s.
     """
 
     def __init__(self, net: gluon.Block, lr: float) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
 
 
-_guesses: dict[str, float | str] = {}  # that no answer has met yet
-_good: list[bool] = []  # of each guess that was answered
+_guesses: dict[str, float | str] = {}  # without an answer so far
+_good: list[bool] = []  # by answered guess: was it good?
 
 
 def predict(what: str, guess: float | str | None = None) -> None:
@@ -39,7 +39,7 @@ def predict(what: str, guess: float | str | None = None) -> None:
 
 
 def answer(what: str, value: float | str) -> None:
-    """Show the answer, and how far off the guess was; note both in a file of runs/."""
+    """Show the answer and how far off the guess was; append both to `PREDICTIONS`."""
     value = _plain(value)
     guess = _guesses.pop(what, None)
     text = f"{what}: {_in_words(value)}"

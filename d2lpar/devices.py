@@ -28,7 +28,7 @@ MAX_DEVICES = 256  # each CPU context has threads and buffers of its own
 
 
 class Device(NamedTuple):
-    """Name a device by the two fields of MXNet's contexts."""
+    """Name a device by the two fields of an MXNet context."""
 
     device_type: str  # "cpu" or "gpu"
     device_id: int
@@ -143,7 +143,7 @@ def check_exists(device: mx.Context) -> None:
 
 
 def why_not_usable(gpus: Sequence[CudaDevice]) -> dict[int, str]:
-    """Return why MXNet's wheel cannot compute on some of all `gpus`, by number."""
+    """Return {number: reason} for the `gpus` on which MXNet's wheel cannot compute."""
     if builds.own_library():  # which is trusted; d2lpar doctor tries it
         return {}
     reasons = {}
@@ -160,7 +160,7 @@ def why_not_usable(gpus: Sequence[CudaDevice]) -> dict[int, str]:
 
 
 def enable_peer_access(devices: Sequence[mx.Context]) -> None:
-    """Let several GPUs read each other's memory, by a "device" kvstore's first sum."""
+    """Let GPUs read each other's memory: MXNet enables it in a kvstore's first sum."""
     from d2lpar._mxnet import mx, np
 
     gpus = [device for device in devices if device.device_type == "gpu"]
@@ -219,14 +219,14 @@ def label(device: Device | mx.Context) -> str:
 
 
 def try_gpu(i: int = 0) -> mx.Context:
-    """Return gpu(i) if it exists, else cpu(), as the book's; :func:`parse` raises."""
+    """Return gpu(i) if it exists, else cpu(), as in the book; :func:`parse` raises."""
     from d2lpar._mxnet import mx
 
     return mx.gpu(i) if mx.context.num_gpus() > i else mx.cpu()
 
 
 def try_all_gpus() -> list[mx.Context]:
-    """Return all GPUs, or [cpu()] without one, as the book's."""
+    """Return all GPUs, or [cpu()] without one, as in the book."""
     from d2lpar._mxnet import mx
 
     return [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]

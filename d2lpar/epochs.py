@@ -16,12 +16,12 @@ from d2lpar.devices import check_contexts, check_count, parse
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
 
-BATCHES_IN_FLIGHT = 16  # by which Python runs ahead: queued batches take memory
-MAX_COUNT = 2**31 - 1  # of samples in a batch, and of epochs: MXNet's sizes are ints
+BATCHES_IN_FLIGHT = 16  # at most, ahead of the devices: they take memory
+MAX_COUNT = 2**31 - 1  # samples per batch, and epochs: MXNet's sizes are ints
 
 
 class Epoch:
-    """The clock and the losses of one epoch of training, from its creation on."""
+    """Time one epoch of training from its creation on, and sum its losses."""
 
     def __init__(self, batches_in_flight: int = BATCHES_IN_FLIGHT) -> None:
         self._batches_in_flight = batches_in_flight
@@ -31,7 +31,7 @@ class Epoch:
         self._begin = time.perf_counter()
 
     def add(self, losses: Sequence[np.ndarray]) -> None:
-        """Add a step's losses, (n_k,) per busy device, and :meth:`keep_pace`."""
+        """Add a step's losses, (n_k,) per busy device; wait if Python is far ahead."""
         self._loss_sums += [l.sum() for l in losses]
         self.keep_pace(self._loss_sums[-1:])
 
@@ -52,7 +52,7 @@ class Epoch:
         return sum(float(s) for s in self._loss_sums) / num_samples
 
     def times(self, num_samples: int) -> dict[str, Any]:
-        """Return the fields of an epoch's record that tell times; evaluated by now."""
+        """Return the record's fields of time; call it after the evaluation."""
         seconds = self._trained - self._begin
         return {
             "seconds": seconds,
@@ -88,9 +88,9 @@ def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None
 
 
 def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndarray]:
-    """Return the uint8 arrays of `data` on a device, where batches are cut from them.
+    """Copy the uint8 arrays of `data` to a device, where batches are sliced.
 
-    Copies from the host would wait for cpu(0).
+    Copying each batch from the host would wait for cpu(0).
     """
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
 
@@ -104,7 +104,7 @@ def check_pixels(name: str, X: numpy.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def batch_slices(n: int, batch_size: int) -> Iterator[slice]:
-    """Yield where each batch of an epoch of n samples lies in their order."""
+    """Yield the slice of each batch in an epoch of n samples."""
     for start in range(0, n, batch_size):
         yield slice(start, min(start + batch_size, n))
 

@@ -72,7 +72,7 @@ def first_line(error: BaseException | str) -> str:
 
 
 def is_from_mxnet(error: BaseException) -> bool:
-    """Return whether MXNet's C++ library raised it; import no MXNet."""
+    """Return whether MXNet's C++ library raised the error, without importing MXNet."""
     mxnet = sys.modules.get("mxnet")
     return mxnet is not None and isinstance(error, mxnet.MXNetError)
 

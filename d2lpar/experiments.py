@@ -190,7 +190,7 @@ def draw(
         return page.save({**drawn, **texts}, Path(folder))
 
 
-# As CUDA graphs on one GPU and on several: else two forms of a step were compared.
+# CUDA graphs on any number of GPUs, so that counts are comparable.
 CUDA_GRAPHS = {"MXNET_ENABLE_CUDA_GRAPHS": "1"}
 FASHION_MNIST: dict[str, Any] = {
     "load": "d2lpar.datasets.fashion:load",
@@ -199,7 +199,7 @@ FASHION_MNIST: dict[str, Any] = {
     "header_facts": "d2lpar.lenet:header_facts",
 }
 FEW_IMAGES = {"n_train": 5_000, "n_test": 1_000}
-# "quick" has a higher learning rate than the book: few first epochs without progress.
+# A higher rate than the book's: otherwise the first epochs learn nothing.
 QUICK = {"num_epochs": 6, "global_batch_size": 64, "lr": 0.3, "data": FEW_IMAGES}
 BOOK = {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2}
 LENET = Experiment(
@@ -232,7 +232,7 @@ SOLVERS: dict[str, Any] = {
 }
 TINY_SYSTEM = {"rows": 200, "columns": 20}
 
-# The GAN whose faces are faces. An epoch of 10,000 of them are 157 steps.
+# A recipe that draws recognisable faces; 157 steps per epoch of 10,000.
 SHARP = {
     "global_batch_size": 64,
     "lr": 1e-3,

@@ -94,14 +94,14 @@ def answer(work: str, job: Mapping[str, Any], **options: Any) -> Any:
 def _received(
     child: LokyProcess, pipe: Connection, output: Path, timeout: float | None
 ) -> Iterator[Any]:
-    """Yield the results; log warnings. Raises when the process fails or is too slow."""
+    """Yield a process's results, log its warnings; raise if it fails or is too slow."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         if not pipe.poll(None if deadline is None else deadline - time.monotonic()):
             raise RunError(f"no answer within {timeout:g} seconds")
         try:
             kind, content = pipe.recv()
-        except (EOFError, OSError):  # it ended before it said so
+        except (EOFError, OSError):  # it ended without a message
             child.join()
             raise DiedError(_crash(child.exitcode, output)) from None
         if kind == "result":
@@ -119,7 +119,7 @@ def _received(
 
 
 def _end_all(session: int, scratch: str) -> None:
-    """Kill what a process has started, on Linux also in sessions of their own."""
+    """Kill all that a process has started, on Linux in other sessions, too."""
     mark = f"{MARK}={scratch}".encode()
     for _ in range(100):  # what is started meanwhile is found by the next pass
         found = False
@@ -161,7 +161,7 @@ def _send(kind: str, content: Any = None) -> None:
 
 
 def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
-    """Do the work, and send its results and how it ended."""
+    """Run `work` in the child; send its results and then how it ended."""
     global _pipe
     _pipe = pipe
     # What the work starts may not hold the pipe: the parent would not see its end.

@@ -35,7 +35,7 @@ def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
 
 
 def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]]:
-    """Return parameters as they are, of which one may recur, and as arrays.
+    """Return the parameters as a list, and as arrays; one may be listed twice.
 
     Raises TypeError unless a list of float arrays, ValueError for two views of one
     array.

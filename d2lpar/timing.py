@@ -27,12 +27,12 @@ __all__ = ["Summary", "Timing", "TimingError", "measure", "measure_host",
 
 
 class TimingError(D2lparError, ValueError):
-    """A result is wrong, or two times are of different work."""
+    """A result is wrong, or two timings are not of the same work."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold each repetition's `seconds`, synchronised, and what was computed.
+    """Hold the synchronised `seconds` of each repetition, and the result.
 
     `naive_seconds` are by the clock read before waiting; `threads` those of each CPU
     context; `value` is one array, right to `rtol`.
@@ -173,7 +173,7 @@ def _repeat(
 
 
 def _joined(results: list, join: Callable, name: str) -> numpy.ndarray:
-    """The devices' results, of MXNet, PyTorch or NumPy, as one array of NumPy."""
+    """Return the devices' results, of any library, joined in one NumPy array."""
     parts = []
     for result in results:
         array = result.cpu() if hasattr(result, "cpu") else result
@@ -188,7 +188,7 @@ def _joined(results: list, join: Callable, name: str) -> numpy.ndarray:
 
 
 def _difference(value: numpy.ndarray, right: numpy.ndarray) -> float:
-    """Largest difference relative to the largest element; infinite if shapes differ."""
+    """Return the largest difference over the largest element; inf for other shapes."""
     if value.shape != right.shape:
         return numpy.inf
     if right.dtype.kind in "bui":  # unsigned numbers wrap around, bools do not subtract

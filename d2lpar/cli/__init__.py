@@ -1,1 +1,1 @@
-"""The command line: flags, progress, errors and doctor; no science."""
+"""The command line: flags, commands and errors; no science."""

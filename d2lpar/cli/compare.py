@@ -58,7 +58,7 @@ def compare(a: Run, b: Run) -> str:
 
 
 def _facts(header: Header) -> dict[str, Any]:
-    """The header's fields, those of its settings and versions among them."""
+    """Return a header's fields; settings and versions are fields of their own."""
     facts = msgspec.structs.asdict(header)
     for name in ("settings", "gpu_build"):
         facts |= facts.pop(name)

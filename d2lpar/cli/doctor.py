@@ -19,7 +19,7 @@ SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a whi
 
 @dataclass(frozen=True)
 class Check:
-    """One finding, which names its remedy; `status` is "ok", "warn" or "fail"."""
+    """Hold a finding and its remedy; `status` is "ok", "warn" or "fail"."""
 
     status: str
     name: str

@@ -1,4 +1,4 @@
-"""`d2lpar launch`: from its flags to the roles, and what the terminal shows of them."""
+"""`d2lpar launch`: make roles from its flags, start them, and show their output."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "r+"))
     # Figures are drawn into files. Another backend may need a screen, or not exist.
     os.environ["MPLBACKEND"] = "agg"
-    # Those of resource trackers, about workers that `verify` has ended.
+    # Silence loky's resource tracker after `verify` has killed workers.
     os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning")
     guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))
 

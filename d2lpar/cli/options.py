@@ -1,4 +1,4 @@
-"""The flags of `run` and `launch`. One of `run` that is not given is None."""
+"""The flags of `run` and `launch`. A flag of `run` that is not given is None."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OVERRIDE = "Replaces the preset's."
 def finite(
     ctx: click.Context, parameter: click.Parameter, value: float | None
 ) -> float | None:
-    """Refuse NaN, which lies in every range, and infinities: a callback of options."""
+    """Refuse NaN and infinities, as click's callback: NaN passes range checks."""
     if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value:g} is not a finite number.")
     return value

@@ -23,7 +23,7 @@ CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
 
 @dataclass(frozen=True)
 class PublishedFiles:
-    """Name a data set that was published as files, and where to find them."""
+    """Describe a data set that was published as files: names, hashes, addresses."""
 
     name: str  # of its folder, and in --data
     title: str
@@ -32,14 +32,14 @@ class PublishedFiles:
     urls: tuple[str, ...]  # with all the files below each
 
     def locate(self, name: str = "auto", data_dir: str | Path | None = None) -> str:
-        """Return the name that "auto" means here; raise what :meth:`paths` raises."""
+        """Resolve "auto" to the name of a data set; raise what :meth:`paths` raises."""
         return self.name if self.paths(name, data_dir) else self.substitute
 
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
         """Return the files, downloaded if need be, or [] for the substitute.
 
-        Raises :class:`DataError` for damaged ones, and for none unless `name` is
-        "auto".
+        Raises :class:`DataError` for damaged files, and for missing ones unless
+        `name` is "auto".
         """
         names = ("auto", self.name, self.substitute)
         if name not in names:
@@ -65,7 +65,7 @@ class PublishedFiles:
             return []
 
     def paths_in(self, folder: Path) -> list[Path]:
-        """The files in a folder, or in the data set's folder in it; [] unless all."""
+        """Return the files in a folder or its subfolder `name`; [] unless all exist."""
         for place in (folder / self.name, folder):
             paths = [place / file for file in self.registry]
             if all(path.is_file() for path in paths):
@@ -80,7 +80,7 @@ class PublishedFiles:
         return []
 
     def fetch(self, file: str) -> Path:
-        """A file in the user's cache, downloaded from the first URL that has it."""
+        """Return a file in the cache; download it from the first URL that has it."""
         import pooch
 
         pooch.get_logger().setLevel(logging.ERROR)

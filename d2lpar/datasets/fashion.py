@@ -65,7 +65,7 @@ FASHION_CLASSES = (
 
 @dataclass(frozen=True)
 class ImageData:
-    """Hold images and labels; unpacks into these four arrays.
+    """Hold images and labels; unpack as (X_train, y_train, X_test, y_test).
 
     `X_train` and `X_test` are uint8 (n, 28, 28), `y_train` and `y_test`, uint8 (n,),
     indices of `classes`.
@@ -88,7 +88,7 @@ class ImageData:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The amount of data, as a record states it."""
+        """Return the size of the data as fields of a record's settings."""
         return {"n_train": len(self.y_train), "n_test": len(self.y_test)}
 
     def head(self, n_train: int | None = None, n_test: int | None = None) -> ImageData:
@@ -118,8 +118,8 @@ def load(
 ) -> ImageData:
     """Return the first `n_train` and `n_test` images of a data set.
 
-    It is "fashion-mnist", the "sample" in the package (:func:`fashion_sample`), or
-    "auto": the sample as a last resort.
+    `name` is "fashion-mnist", "sample" (:func:`fashion_sample`), or "auto", which is
+    the sample if the real data cannot be had.
     """
     paths = FASHION_MNIST.paths(name, data_dir)
     if paths:

@@ -27,7 +27,7 @@ class LinearProblem:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The amount of data, as a record states it."""
+        """Return the size of the data as fields of a record's settings."""
         return dict(zip(("rows", "columns"), self.A.shape))
 
 
@@ -39,7 +39,7 @@ def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
 
 
 def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """Return the same problem with A in a file in TMPDIR, 8 bytes per number.
+    """Return :func:`uniform_problem` with A in a file in TMPDIR, 8 bytes per number.
 
     The file may exceed the memory, and is deleted with the problem.
     """

@@ -51,7 +51,7 @@ class FaceData:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The amount of data, as a record states it."""
+        """Return the size of the data as fields of a record's settings."""
         return {"n_train": len(self.X)}
 
     def head(self, n_train: int | None = None) -> FaceData:
@@ -69,8 +69,8 @@ def load(
 ) -> FaceData:
     """Return the first `n_train` faces.
 
-    "cryptopunks" are real, or a :class:`DataError`; "synthetic" are drawn from `seed`;
-    "auto" are real if they can be had, else drawn.
+    "cryptopunks" are the real faces, or raise :class:`DataError`; "synthetic" ones are
+    drawn from `seed`; "auto" are real if they can be had, else drawn.
     """
     paths = CRYPTOPUNKS.paths(name, data_dir)
     if paths:

@@ -1,4 +1,4 @@
-"""The curves of runs that are still going on, in one output of a notebook."""
+"""The curves of running trainings, in one output of a notebook."""
 
 import io
 import time

@@ -21,8 +21,8 @@ from d2lpar.records.kinds import Run
 from d2lpar.text import byte_size, number
 
 STYLE = Path(__file__).with_name("house.mplstyle")
-# Okabe and Ito's palette, told apart by colour-blind eyes. Blues are ours, on more and
-# more devices; libraries have their own colours, and all other things those of OTHERS.
+# Okabe and Ito's palette, which colour-blind readers can tell apart. Blue: d2lpar,
+# darker for more devices. Libraries have their own colours, all else has OTHERS.
 COUNTS = ("#56B4E9", "#0072B2", "#003A5C")
 OURS = COUNTS[1]
 LIBRARIES = {"MXNet": OURS, "d2l": "#D55E00", "PyTorch": "#B0568F",
@@ -34,15 +34,15 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5)))
 LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 
-LETTERS = 9.2  # of a title, in an inch
-# The sentences that title pictures, by the pictures' names.
+LETTERS = 9.2  # of a title per inch
+# Sentences for titles, by the name of a picture.
 Answers = Optional[Mapping[str, Sequence[str]]]
 UNSTABLE = 1 / 3  # of the median between the ends of its spread
 MAX_DOTS = 200  # of single samples in a row; more say nothing
 
 
 class Picture(Figure):
-    """A figure, and what its PNG file says: its title, and what was measured when."""
+    """A figure with the metadata of its PNG file: title, versions, dates, commits."""
 
     metadata: dict[str, str]
 
@@ -69,7 +69,7 @@ def new(
 
 
 def wrap(text: str, characters: float) -> str:
-    """Return the text in lines of about so many characters, at most two."""
+    """Wrap text to about this number of characters per line, at most two lines."""
     lines = textwrap.wrap(
         text, max(12, int(characters)), max_lines=2, placeholder=" ...",
         break_on_hyphens=False,
@@ -78,23 +78,23 @@ def wrap(text: str, characters: float) -> str:
 
 
 def look(k: int, **others) -> dict:
-    """Return color, line and marker of the k-th curve, and other keywords."""
+    """Return the style of the k-th curve as keywords, with `others` added."""
     line = {"color": OTHERS[k % len(OTHERS)], "ls": LINES[k % len(LINES)]}
     return {**line, "marker": MARKERS[k % len(MARKERS)], **others}
 
 
 def darker(color: str) -> str:
-    """Return a color for words beside a line of `color`, which on white is too pale."""
+    """Return a darker shade of `color`, for words that must be read on white."""
     return to_hex(0.55 * numpy.array(to_rgb(color)))
 
 
 def count_color(k: int) -> str:
-    """Return the color of ours on the k-th of ascending device counts."""
+    """Return the color of d2lpar on the k-th of ascending device counts."""
     return COUNTS[min(k, len(COUNTS) - 1)]
 
 
 def answer(answers: Answers, name: str, otherwise: str, inches: float = 7.6) -> str:
-    """Return the sentences of an answer that fit two lines, or `otherwise`."""
+    """Return the first sentences of an answer that fit two lines, or `otherwise`."""
     title = ""
     for text in (answers or {}).get(name, ()):
         longer = f"{title} {text}".strip()
@@ -105,7 +105,7 @@ def answer(answers: Answers, name: str, otherwise: str, inches: float = 7.6) -> 
 
 
 class Row(NamedTuple):
-    """A row of :func:`dots`: its name, samples or a summary, a note, and a tick."""
+    """A row of :func:`dots`: name, samples or a summary, color, note, and a tick."""
 
     name: str
     values: Sequence[float] | Summary
@@ -168,7 +168,7 @@ def unstable(summary: Summary) -> str:
 
 
 def by_count(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Return rows of seconds by name, on ascending device counts, with speedups."""
+    """Return a row per device count, ascending, with the speedup over the first."""
     base, *_ = seconds.values()
     rows = []
     for k, (name, samples) in enumerate(seconds.items()):
@@ -181,12 +181,12 @@ def by_count(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
 
 
 def times_as_fast(speedup: float | None) -> str:
-    """Return a ratio as it stands beside a row of samples, "" where there is none."""
+    """Return a ratio for the note of a row: "1.60\u00d7", or "" for None."""
     return "" if speedup is None else f"{speedup:.2f}\u00d7"
 
 
 def height(rows: int) -> float:
-    """Return the inches of a picture with so many rows of samples."""
+    """Return the height in inches of a picture with this number of rows."""
     return 1.5 + 0.36 * rows
 
 
@@ -215,7 +215,7 @@ def bytes_along(axes: Axes, name: str) -> None:
 
 
 def epochs_along(axes: Axes, runs: Sequence[Run] = ()) -> None:
-    """Show whole epochs on the x axis; a thin line where a run was resumed."""
+    """Show whole epochs on the x axis; draw a thin line where a run was resumed."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
     resumed = {run.header.settings.get("resumed_at") for run in runs}
@@ -235,7 +235,7 @@ def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **sty
 
 
 def plain_style():
-    """Return a context of Matplotlib's own defaults with our style on top."""
+    """Return a context manager: Matplotlib's defaults with the house style on top."""
     return style.context(STYLE, after_reset=True)
 
 

@@ -55,7 +55,7 @@ def by_device_count(runs: Sequence[Run]) -> list[Run]:
 
 
 def workload(runs: Sequence[Run]) -> str:
-    """Say what was trained and where, for the line below a picture."""
+    """Return the line below a picture: network, data, batch and hardware."""
     header = runs[0].header
     sizes = {run.header.settings.get("global_batch_size") for run in runs}
     one = sizes.pop() if len(sizes) == 1 else None

@@ -117,7 +117,7 @@ class CudaKernel:
 
 
 class ElementwiseKernel:
-    """Compute every element by an operation, as PyCUDA's ``ElementwiseKernel``.
+    """Apply an operation to every element, as PyCUDA's ``ElementwiseKernel``.
 
     `arguments` are as in C, ``"float a, const float *x, float *y"``, or a
     :class:`KernelError`; `operation`, ``"y[i] = a * x[i]"``, knows the index `i` and
@@ -172,7 +172,7 @@ def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
 
 
 def storage(array: mx.nd.NDArray) -> int:
-    """The identity of the array's storage, shared by its views."""
+    """Return the address of an array's storage, which its views share."""
     # The first word of MXNet's NDArray (include/mxnet/ndarray.h of MXNet 1.9.1).
     return ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]
 
@@ -180,7 +180,7 @@ def storage(array: mx.nd.NDArray) -> int:
 def _checked(
     name: str, parameters: Sequence[Parameter], args: Sequence, ctx: mx.Context
 ) -> list:
-    """The arguments, numbers as NumPy's; :class:`KernelError` if one does not fit."""
+    """Return the arguments, numbers as NumPy's; KernelError if one does not fit."""
     if len(args) != len(parameters):
         raise KernelError(
             f"kernel {name} takes {len(parameters)} arguments "
@@ -201,7 +201,7 @@ def _checked(
 
 
 def _problem(arg, parameter: Parameter, ctx: mx.Context) -> str:
-    """Why an argument does not fit its parameter; "" if it does."""
+    """Return why an argument does not fit its parameter; "" if it does."""
     dtype = parameter.dtype
     if parameter.pointer:
         if not isinstance(arg, mx.nd.NDArray) or arg.stype != "default":

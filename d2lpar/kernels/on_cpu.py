@@ -200,7 +200,7 @@ _libc.malloc.argtypes = [ctypes.c_size_t]
 
 
 class _Context(ctypes.Structure):
-    """mxnet::Context of C++."""
+    """The struct mxnet::Context of MXNet's C++, passed by value."""
 
     _fields_ = [("device_type", ctypes.c_int), ("device_id", ctypes.c_int32)]
 
@@ -257,7 +257,7 @@ class CpuKernel(NamedTuple):
 
 
 def address(array: mx.nd.NDArray) -> int:
-    """Return where the elements of a CPU array begin; 0 if it is empty."""
+    """Return the address of a CPU array's first element; 0 if it is empty."""
     array.wait_to_read()
     pointer = ctypes.c_void_p()
     # If oneDNN keeps the array in its own layout, this first puts it in order.

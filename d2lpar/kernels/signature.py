@@ -41,7 +41,7 @@ _PARAMETER = re.compile(
 
 
 class Parameter(NamedTuple):
-    """Describe a parameter: `pointer` for an array, `const` for one only read."""
+    """Describe a parameter: `pointer` if an array, `const` if it is only read."""
 
     ctype: str
     pointer: bool
@@ -50,7 +50,7 @@ class Parameter(NamedTuple):
 
     @property
     def dtype(self) -> numpy.dtype:
-        """The type of the number, or of the elements of the array."""
+        """Return the dtype of the number, or of the array's elements."""
         return DTYPES[self.ctype]
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Parameter(NamedTuple):
 
     @property
     def cuda_type(self) -> str:
-        """The type as CUDA C knows it without a header, such as "const float *"."""
+        """Return the type in CUDA C without headers, such as "const float *"."""
         return self._type(_CUDA_NAMES.get(self.ctype, self.ctype))
 
     def _type(self, ctype: str) -> str:

@@ -42,7 +42,7 @@ def build(
     network.set_params(net, params)
     if kind == "gpu":
         return net, BucketTrainer(net, lr), loss
-    # Off the kvstore the update is as fast, and apart from the all-reduce.
+    # Updates outside the kvstore are as fast, and separate from the all-reduce.
     stores = {"kvstore": "local", "update_on_kvstore": False}
     rate = {"learning_rate": lr}
     return net, gluon.Trainer(net.collect_params(), "sgd", rate, **stores), loss
@@ -149,9 +149,9 @@ def train_shards(
 
 @gluon_block
 class ShardLosses(gluon.HybridBlock):
-    """One graph from X uint8 (n, 28, 28), y (n,), rows int32 (k,) to losses (k,).
+    """Compute X uint8 (n, 28, 28), y (n,), rows int32 (k,) to losses (k,) in one graph.
 
-    Batches cut on one device cost a call of Python per operation: half an epoch's time.
+    Outside a graph, slicing costs a call from Python per operation: half an epoch.
     """
 
     def __init__(self, net: network.LeNet, loss: gluon.loss.Loss) -> None:

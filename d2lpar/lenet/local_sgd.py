@@ -1,4 +1,4 @@
-"""Local SGD: devices that train alone and average their parameters now and then.
+"""Local SGD: devices train alone, and average their parameters every few steps.
 
 Sources: Stich, "Local SGD Converges Fast and Communicates Little" (2019); Douillard et
 al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).

@@ -17,7 +17,7 @@ CHANNELS, IN_BLOCKS = (20, 50), (24, 56)
 
 
 class LeNet(gluon.nn.HybridSequential):
-    """Images (n, 1, 28, 28) to scores (n, 10); `biases_as_weights`: as channels."""
+    """Map images (n, 1, 28, 28) to scores (n, 10)."""
 
     def __init__(
         self, biases_as_weights: bool = False, channels: tuple[int, int] = CHANNELS

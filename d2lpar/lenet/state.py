@@ -1,4 +1,4 @@
-"""What a training of LeNet begins with and carries from one epoch to the next."""
+"""The state of a training of LeNet, which passes from one epoch to the next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from d2lpar.errors import SettingError
 
 @dataclass
 class TrainingState:
-    """What a training carries: host arrays `params` and `epoch`, the finished epochs.
+    """Hold host arrays `params`, and in `epoch` the number of finished epochs.
 
     :func:`d2lpar.lenet.train` continues from it, with any number of devices.
     """
@@ -65,7 +65,7 @@ def setup(
     data: datasets.ImageData | None,
     state: TrainingState | None,
 ) -> tuple[list[mx.Context], datasets.ImageData, TrainingState]:
-    """Return a training's contexts, data and state; SettingError for other images."""
+    """Fill in the defaults of a training; raise SettingError for other images."""
     contexts = choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
     parts = (data.X_train, data.y_train), (data.X_test, data.y_test)

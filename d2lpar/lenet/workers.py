@@ -28,7 +28,7 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train as one of `workers`, yielding one record per epoch.
 
-    All must be given the same data and state. Loss and accuracy are those of all.
+    All workers need the same data and state. Loss and accuracy are over all of them.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)

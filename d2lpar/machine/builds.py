@@ -1,4 +1,4 @@
-"""Which MXNet is installed, the CUDA libraries that it needs, and what a record says.
+"""The installed MXNet, the CUDA libraries that it needs, and its facts in a record.
 
 MXNet is a wheel or the library of ``MXNET_LIBRARY_PATH``; nothing imports it.
 """
@@ -76,7 +76,7 @@ def check_installed() -> str:
 
 
 def _python_files() -> Path:
-    """Return the folder of MXNet's Python files, which a library needs beside it."""
+    """Return the folder of MXNet's Python files; MXNET_LIBRARY_PATH is not enough."""
     spec = importlib.util.find_spec("mxnet")
     if spec is None or spec.origin is None:
         raise MXNetMissingError(

@@ -1,4 +1,4 @@
-"""The devices of this machine as cards: what each GPU and the host is and has."""
+"""Facts about this machine's devices, one card for each GPU and one for the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CORES_PER_MULTIPROCESSOR = {
 
 @dataclass(frozen=True)
 class GpuCard:
-    """A GPU, ``mx.gpu(number)``; None is what NVML does not know.
+    """Describe a GPU, ``mx.gpu(number)``; fields that NVML does not know are None.
 
     Memory is in bytes; `cuda` is the newest CUDA of its driver.
     """
@@ -50,7 +50,7 @@ class GpuCard:
 
 @dataclass(frozen=True)
 class CpuCard:
-    """The host of CPU contexts: memory in bytes, cores within affinity and limits."""
+    """Describe the host: memory in bytes, cores within affinity and limits."""
 
     model: str
     physical_cores: int | None
@@ -99,7 +99,7 @@ def gpu_cards() -> list[GpuCard]:
 
 
 def cpu_card() -> CpuCard:
-    """Return the card of the host."""
+    """Return the card of this host's CPU contexts."""
     memory, cores = host.host_memory(), host.usable_cores()
     return CpuCard(
         model=host.cpu_model(),
@@ -140,7 +140,7 @@ def as_text(here: Machine) -> str:
 
 
 def _cores_text(gpu: GpuCard) -> str:
-    """CUDA cores, as the notes compute them by the table, and as NVML counts them."""
+    """Return the CUDA cores in words: by the notes' table, and as NVML counts them."""
     each = CORES_PER_MULTIPROCESSOR.get(gpu.capability, "unknown")
     by_table = f"{gpu.cores_by_table:,}" if gpu.cores_by_table else "unknown"
     by_nvml = f"{gpu.cores:,}" if gpu.cores else "unknown"

@@ -1,6 +1,7 @@
 """The NVIDIA GPUs here, as CUDA's driver and NVML see them.
 
-The driver has the order of ``mx.gpu(i)``, NVML knows more. Allocates nothing on a GPU.
+The driver has the order of ``mx.gpu(i)``, and NVML has more facts. Nothing is allocated
+on a GPU.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def cuda_devices() -> list[CudaDevice]:
 
 
 def _driver_library() -> ctypes.CDLL | None:
-    """CUDA's driver library, initialised; None where it or a GPU is missing."""
+    """Load and initialise CUDA's driver library; None if it or a GPU is missing."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -74,7 +75,7 @@ def peer_access(numbers: Sequence[int]) -> bool | None:
 
 
 def ask_nvml(query: str, *args: Any) -> Any:
-    """Return the answer to a query by its name in pynvml; None where NVML has none."""
+    """Call a function of pynvml by its name; return None where NVML has no answer."""
     import pynvml
 
     try:

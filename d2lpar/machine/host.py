@@ -1,7 +1,7 @@
 """What this process may use of its host.
 
-Processor, cores, threads, memory, and variables: MXNet crashes or hangs without a
-message on odd values of some.
+That is the processor, cores, threads and memory, and variables of the environment:
+MXNet crashes or hangs without a message on some values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ set_by_us: set[str] = set()
 
 @functools.cache
 def cpuinfo() -> dict[str, str]:
-    """Return the first of /proc/cpuinfo: {"model name": ..., "flags": ...}, or {}."""
+    """Return the first processor of /proc/cpuinfo: {"model name": ..., ...}, or {}."""
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")[0]
         return dict(re.findall(r"^(.+?)\t*: (.+)$", text, re.MULTILINE))
@@ -102,7 +102,7 @@ def is_whole_number(value: str) -> bool:
 
 
 class HostMemory(NamedTuple):
-    """Bytes that this machine or container has, and that can still be taken."""
+    """Hold the bytes of this machine or container: in all, and still available."""
 
     total: int
     free: int
@@ -124,7 +124,7 @@ def host_memory() -> HostMemory:
 def container_memory(
     group: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
 ) -> list[tuple[int, int]]:
-    """Return limits and bytes in use, without cached files, by control groups (v2)."""
+    """Return (limit, bytes in use) for each control group (v2), without file caches."""
     limits = []
     with contextlib.suppress(OSError):
         inside = Path(root, Path(group).read_text().rpartition("::/")[2].strip())

@@ -37,7 +37,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def check_writable(folder: str | Path) -> None:
-    """Make a folder; raise OSError now rather than after the first epoch."""
+    """Make a folder and check that files can be written there; raise OSError if not."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

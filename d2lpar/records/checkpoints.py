@@ -27,7 +27,7 @@ KEEP = 2  # checkpoints per run
 
 
 class _Content(msgspec.Struct):
-    """The JSON text in the header."""
+    """The fields of a checkpoint's JSON text, in the file's header."""
 
     format: Literal[2]
     workload: str
@@ -37,7 +37,7 @@ class _Content(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state after a finished epoch, and the lines of the run's record so far."""
+    """Hold the state after a finished epoch, and the run's record so far."""
 
     workload: str
     tensors: dict[str, numpy.ndarray]
@@ -59,7 +59,7 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write ``<run>.epoch<epoch>.safetensors``, return its path, keep one before it."""
+    """Write ``<run>.epoch<epoch>.safetensors``; keep one older. Return the path."""
     from safetensors.numpy import save as to_bytes
 
     tensors = {k: numpy.ascontiguousarray(a) for k, a in checkpoint.tensors.items()}

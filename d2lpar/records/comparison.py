@@ -304,14 +304,14 @@ def of_timed_epochs(runs: Sequence[Run], value: Callable) -> Summary:
 
 
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
-    """Test accuracies in [0, 1] by ascending epoch, one per repeat."""
+    """Return test accuracies in [0, 1] by ascending epoch, one per repeat."""
     check(run)
     epochs = sorted(run.lines_of(kinds.EpochRecord), key=lambda e: e.epoch)
     return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
 
 
 def quality_by_epoch(run: Run, measure: str = "frechet") -> dict[int, list[float]]:
-    """A measure of a GAN's faces by the epoch of the frame, one per repeat."""
+    """Return a measure of a GAN's faces by epoch, one per repeat."""
     frames = sorted(run.lines_of(FrameRecord), key=lambda f: f.epoch)
     return group(frames, lambda f: f.epoch, lambda f: getattr(f, measure))
 
@@ -338,7 +338,7 @@ class ArmTimes(NamedTuple):
 
 
 def arm_times(run: Run) -> list[ArmTimes]:
-    """The arms of a benchmark's record, work by work, in the order they ran."""
+    """Return the arms of a benchmark's record, work by work, in the order they ran."""
     arms = []
     for work, same in group(run.lines, lambda line: line.work).items():
         for name, lines in group(same, lambda line: line.arm).items():
@@ -352,23 +352,23 @@ def arm_times(run: Run) -> list[ArmTimes]:
 
 
 def is_gan(run: Run) -> bool:
-    """Whether the run trained a GAN, which has no test accuracy."""
+    """Return whether the run trained a GAN, which has no test accuracy."""
     return bool(run.lines_of(kinds.GanEpochRecord))
 
 
 def final_accuracy(run: Run) -> float:
-    """Test accuracy after the last epoch, in [0, 1]: the median of the repeats."""
+    """Return the repeats' median test accuracy after the last epoch, in [0, 1]."""
     return median(list(accuracy_by_epoch(run).values())[-1])
 
 
 def final_quality(run: Run, measure: str = "frechet") -> float:
-    """A measure of a GAN's last faces, median of the repeats; NaN for no frames."""
+    """Return a measure of a GAN's last faces: the repeats' median; NaN without any."""
     by_epoch = list(quality_by_epoch(run, measure).values())
     return median(by_epoch[-1]) if by_epoch else math.nan
 
 
 def references(run: Run) -> dict[str, dict[str, float]]:
-    """What the measures say of other real faces, of noise, ...; {} where unknown."""
+    """Return the quality of reference sets, by name; {} in records without them."""
     frames = run.lines_of(FrameRecord)
     return frames[0].references if frames else {}
 

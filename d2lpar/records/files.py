@@ -108,7 +108,7 @@ def finished_in(folder: Path) -> list[Path]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """The checkout's commit (or D2LPAR_COMMIT), and whether it has local changes."""
+    """Return the checkout's commit (or D2LPAR_COMMIT), and if it has local changes."""
 
     def git(*args: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *args]
@@ -127,5 +127,5 @@ def git_state() -> tuple[str | None, bool | None]:
 
 
 def now() -> str:
-    """UTC date and time, ISO 8601, to the second."""
+    """Return the UTC date and time, ISO 8601, to the second."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, Optional, TypeVar, Union
 import msgspec
 from msgspec import Meta
 
-# Where a step's time goes, in the order in which it does.
+# Parts of a step, in order.
 PARTS = ("split and copy", "forward", "backward", "all-reduce", "update")
 
 # One scale per tensor; with "int8-channels", one per output channel of the weights.
@@ -194,7 +194,7 @@ class StepRecord(Line, tag="step", frozen=True):
     """How long one step takes on a run's devices, or on the first `num_devices`.
 
     Each of `seconds` is the mean of `steps` steps; `issue_seconds` is Python's time to
-    issue one. `parts` has a step's seconds by :data:`PARTS`, by omission, or nothing.
+    issue one. `parts` has the seconds of :data:`PARTS`, measured by omission.
     """
 
     global_batch_size: int
@@ -208,7 +208,7 @@ class StepRecord(Line, tag="step", frozen=True):
 class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     """How long an all-reduce of arrays of `num_bytes` together takes, or `why_not`.
 
-    `in_steps` marks that of the study's own steps.
+    `in_steps`: the study's own steps sum their gradients in this way.
     """
 
     variant: str
@@ -325,12 +325,12 @@ class Run(Generic[HeaderT]):
     path: Path | None = None
 
     def lines_of(self, *kinds: type) -> tuple:
-        """The lines of these kinds, in the order of the file."""
+        """Return the lines of these kinds, in the order of the file."""
         return tuple(line for line in self.lines if isinstance(line, kinds))
 
     @property
     def epochs(self) -> tuple[EpochRecord | GanEpochRecord, ...]:
-        """The epochs of a training."""
+        """Return the epochs of a training."""
         return self.lines_of(*EPOCHS)
 
 
@@ -342,7 +342,7 @@ def timed_epochs(run: Run) -> list:
 def group(
     items: Iterable, key: Callable, value: Callable = lambda item: item
 ) -> dict[Any, list]:
-    """Lists of the items' values by `key`, in the order of their first appearance."""
+    """Return lists of the items' values by `key`, in order of first appearance."""
     grouped: dict[Any, list] = {}
     for item in items:
         grouped.setdefault(key(item), []).append(value(item))

@@ -24,17 +24,17 @@ CHAPTERS = {
 
 
 def where(run: Run) -> str:
-    """Return how messages name the run: by its file."""
+    """Return the run's path, for error messages."""
     return str(run.path or "a run")
 
 
 def device_word(header: Header) -> str:
-    """Return what a device is called: "context" on CPUs, else "GPU"."""
+    """Return the word for a device: "context" on CPUs, else "GPU"."""
     return "context" if header.device_kind == "cpu" else "GPU"
 
 
 def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
-    """Return what changes results on GPUs, as far as it is known: ["TF32 off"]."""
+    """Return the GPU settings that change results, if known: ["TF32 off"]."""
     facts, names = header.gpu_build, {"tf32": "TF32", "peer_access": "peer access"}
     known = {key: name for key, name in names.items() if facts.get(key) is not None}
     return [f"{name} {'on' if facts[key] else 'off'}" for key, name in known.items()]
@@ -67,7 +67,7 @@ def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
 
 
 def count(header: Header) -> str:
-    """Return how many devices: "2 contexts"; of workers how they shared, too."""
+    """Return "2 contexts", or "2 contexts of 2 workers (sync)"."""
     words = plural(header.num_devices, device_word(header))
     if header.workers > 1:
         words += f" of {header.workers} workers ({header.variant or 'sync'})"
@@ -75,7 +75,7 @@ def count(header: Header) -> str:
 
 
 def configuration(header: Header) -> str:
-    """Return how many devices, and their threads: "2 contexts, 1 thread each"."""
+    """Return the number of devices and threads: "2 contexts, 1 thread each"."""
     if header.device_kind != "cpu":
         return count(header)
     if not header.threads_per_device:
@@ -85,7 +85,7 @@ def configuration(header: Header) -> str:
 
 
 def several_ways(runs: Sequence[Run]) -> bool:
-    """Return whether these are of workers that share gradients in different ways."""
+    """Return whether workers of these runs share gradients in different ways."""
     shared = [run.header.variant for run in runs if run.header.workers > 1]
     return len(set(shared)) > 1
 
@@ -104,7 +104,7 @@ def machine(header: BenchmarkHeader) -> str:
 
 
 def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
-    """Return when and with what it was measured, for a file's metadata."""
+    """Return MXNet's version, dates and commits of runs, for a file's metadata."""
     version = next((h.versions["mxnet"] for h in headers if "mxnet" in h.versions), "")
     library = f"MXNet {version}. " if version not in ("", "not installed") else ""
     days = sorted(h.date[:10] for h in headers)
@@ -114,6 +114,6 @@ def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
 
 
 def source(runs: Sequence[Run]) -> str:
-    """Return the end of a text: the machine, and when it was measured with what."""
+    """Return the last paragraph of a text: hardware, version, dates and commits."""
     headers = [run.header for run in runs]
     return textwrap.fill(f"{hardware(headers)}. {stamp(headers)}", 88)

@@ -1,4 +1,4 @@
-"""What runs found, as data: a table, a note on its columns, and the answer."""
+"""The result of runs as data: a table, a note on its columns, and the answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH = 80  # of a line of text
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, the first `names` of which are names and not numbers."""
+    """Hold rows of cells; the first `names` cells of a row are names, not numbers."""
 
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
@@ -25,7 +25,7 @@ class Table:
         return f"{self.title}\n\n{text}" if self.title else text
 
     def in_lines(self) -> str:
-        """Return it as text of 80 columns; the rest of a wider one stands below."""
+        """Return the table in lines of 80 characters; further columns stand below."""
         text = plain_table(self.columns, self.rows, names=self.names)
         columns = range(self.names, len(self.columns))
         for count in range(2, len(columns) + 1):
@@ -37,7 +37,7 @@ class Table:
         return text
 
     def _part(self, columns: range) -> str:
-        """The names and some columns; a row whose numbers are in others is left out."""
+        """Return some columns as text, without rows that have no number in them."""
         shown = [*range(self.names), *columns]
         rows = [
             [row[k] for k in shown]
@@ -49,7 +49,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """What runs found; `answers` has sentences by the picture that shows it."""
+    """Hold the result of runs; `answers` has sentences by the name of a picture."""
 
     table: Table = Table()
     note: str = ""
@@ -58,17 +58,17 @@ class Result:
 
     @property
     def sentences(self) -> list[str]:
-        """The answer, sentence by sentence."""
+        """Return the answer, sentence by sentence."""
         found = [text for texts in self.answers.values() for text in texts]
         return found or ["Nothing to compare."]
 
     def __str__(self) -> str:
-        """The table, the note and the answer as plain text; wide tables stay wide."""
+        """Return table, note and answer as plain text; wide tables stay wide."""
         return "\n\n".join(filter(None, (self._about(str(self.table)), self.answer)))
 
     @property
     def about(self) -> str:
-        """The table and the note as plain text, in lines of 80 columns."""
+        """Return the table and the note as plain text, in lines of 80 columns."""
         return self._about(self.table.in_lines())
 
     def _about(self, table: str) -> str:
@@ -78,21 +78,21 @@ class Result:
 
     @property
     def answer(self) -> str:
-        """The sentences as plain text, each in lines of its own."""
+        """Return the sentences as plain text, each on its own lines."""
         return "\n".join(textwrap.fill(text, WIDTH) for text in self.sentences)
 
     def full_text(self, source: str) -> str:
-        """All of it for ``<run>-results.txt``, which ends with its source."""
+        """Return table, note, answer and further tables as one text, then `source`."""
         return "\n\n".join(map(str, [self, *self.further, source])) + "\n"
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter and a full stop."""
+    """Return the text with a capital letter and a full stop."""
     return f"{text[0].upper()}{text[1:]}."
 
 
 def listed(names: Iterable[str]) -> str:
-    """The names with commas, and "and" before the last.
+    """Join names by commas, and by "and" before the last.
 
     >>> listed(["a", "b", "c"]), listed(["a"])
     ('a, b and c', 'a')

@@ -12,7 +12,7 @@ SECONDS = ["s/epoch", "range", "n", "speedup"]
 
 
 def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
-    """Return by run where it was, and the cells of `SECONDS`; all runs have epochs."""
+    """Return a row per run: its devices, and the cells of `SECONDS`."""
     base, rows = seconds_per_epoch(runs[0]), []
     for run in runs:
         seconds = seconds_per_epoch(run)
@@ -32,7 +32,7 @@ def seconds_note(runs: Sequence[Run]) -> str:
 
 
 def compared(runs: Sequence[Run]) -> list[str]:
-    """Return how long an epoch of each run takes beside one of the first, in words."""
+    """Return a phrase per later run: how fast an epoch is beside the first run's."""
     base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)
     counts = [(f"training on {labels.count(run.header)}", run) for run in runs[1:]]
     return [

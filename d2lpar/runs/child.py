@@ -1,4 +1,4 @@
-"""The work of a measuring process: a :class:`~d2lpar.runs.job.Job` in, lines out."""
+"""The program of a measuring process: a :class:`~d2lpar.runs.job.Job` to lines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def lines_of(job: Job) -> Iterator[Header | Line | str]:
 def measurement(
     job: Job, function: str, chosen: list, data: Any, **more: Any
 ) -> Callable[..., Iterator[Line]]:
-    """Bind the arguments of a job to a function of its experiment, as `measure`."""
+    """Bind a job's arguments to a function of its experiment, such as `measure`."""
     return partial(
         experiments.load(function),
         len(job.devices),
@@ -99,7 +99,7 @@ def record(
 
 
 def repeated(job: Job, lines: Iterator) -> Iterator:
-    """Yield the lines of a repeat with its number; a measurement may repeat, too."""
+    """Number the lines of a repeat; a measurement with its own repeats numbers on."""
     for line in lines:
         if job.repeat and isinstance(line, Line):
             repeat = job.repeat * job.settings.get("repeats", 1) + line.repeat
@@ -194,7 +194,7 @@ def lines_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | Lin
 
 
 def resume_of(job: Job) -> str | None:
-    """Return what the job resumes from: "last" if this launch has a checkpoint."""
+    """Return `resume` of a job: "last" if this launch has written a checkpoint."""
     since = float(os.environ.get("D2LPAR_RESUME_SINCE", "inf"))  # set by a restart
     for path in job.folder.glob("[!.]*.safetensors"):
         if path.stat().st_mtime >= since:
@@ -227,7 +227,7 @@ def header_of_all(workers: Any, header: Header) -> Header:
 def with_traffic(
     train: Callable[..., Iterator[Line]], **arguments: Any
 ) -> Iterator[Line]:
-    """Yield a training's epochs with the `wire_bytes` that this host sent for each."""
+    """Yield a training's epochs, each with the bytes this host sent, `wire_bytes`."""
     import psutil
 
     def bytes_sent() -> int:

@@ -1,4 +1,4 @@
-"""One measurement as plain data, which travels to a process of its own."""
+"""One measurement as plain data, which is sent to a separate process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement: its `data` go to `load`, `devices`, `seed`, ... to `measure`.
+    """Hold the arguments of an experiment's `load` (`data`) and `measure` (the others).
 
     `threads` of None shares the cores out; `resume` is a checkpoint's path, or "last";
     `turns` are the device counts whose processes take turns with this one's.
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def experiment(self) -> experiments.Experiment:
-        """The experiment that is measured."""
+        """Return the experiment of the job's chapter."""
         return experiments.get(self.chapter)
 
     def each_variant(self) -> list[Job]:

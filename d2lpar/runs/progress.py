@@ -1,4 +1,4 @@
-"""How far a run is: a line per epoch, on a terminal a bar below them."""
+"""The progress of a run: a line per epoch, and on a terminal a bar."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
 
 
 class Progress:
-    """Lines on standard error, a log's every ten seconds; on a terminal a bar, too."""
+    """Print progress to standard error: with a bar on a terminal, rarely to a log."""
 
     def __init__(self, num_epochs: int | None) -> None:
         left = "{n_fmt}/{total_fmt} epochs, {elapsed}, {remaining} left"
@@ -101,7 +101,7 @@ class Progress:
                 self.close_line()
 
     def close_line(self) -> None:
-        """Print what is not printed yet."""
+        """Print the last line, if it was held back."""
         if self.words:
             tqdm.write(self.words, file=sys.stderr)
             self.words, self.printed_at = "", time.monotonic()
@@ -113,7 +113,7 @@ class Progress:
 
 @contextmanager
 def shown(jobs: list[Job], repeats: int) -> Iterator:
-    """Yield what shows the lines of jobs, by its ``see(line)``."""
+    """Yield an object whose ``see(line)`` shows the progress of the jobs."""
     if in_notebook():
         from d2lpar.figures.live import Curves  # matplotlib is slow to import
 
@@ -128,7 +128,7 @@ def shown(jobs: list[Job], repeats: int) -> Iterator:
 
 
 def in_notebook() -> bool:
-    """Whether this process is a notebook's kernel."""
+    """Return whether this process is a notebook's kernel."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython

@@ -131,5 +131,5 @@ def _image(path: Path, out: Path) -> str:
 
 
 def _link(path: Path, out: Path) -> str:
-    """A relative address, whatever the folder's name looks like."""
+    """Return a relative address, with special characters escaped."""
     return "./" + quote(path.relative_to(out).as_posix())

@@ -18,7 +18,7 @@ log = logging.getLogger("d2lpar")
 
 
 class Resumable:
-    """A run's record and its last finished epoch; a checkpoint every `every` epochs."""
+    """Keep a run's record and last state; write a checkpoint every `every` epochs."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Resumable:
 
     @property
     def epochs_to_go(self) -> int:
-        """How many of the settings' `num_epochs` are still to be trained."""
+        """Return the number of epochs left of the settings' `num_epochs`."""
         return max(0, self.lines[0].settings["num_epochs"] - self.state.epoch)
 
     def record(self, train: Callable[[Any], Iterator[Line]]) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""Workers that share gradients in different ways: bytes sent, seconds, accuracy."""
+"""Pictures of ways to share gradients: bytes sent, seconds and accuracy."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
 
 
 class DistributedKVStore(mx.kvstore.KVStore):
-    """MXNet's distributed kvstore, without its race at the start, able to compress."""
+    """MXNet's distributed kvstore with a safe broadcast, and with compression."""
 
     def __init__(self, name: str) -> None:
         if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
@@ -30,7 +30,7 @@ class DistributedKVStore(mx.kvstore.KVStore):
         self.compresses = False
 
     def broadcast(self, key, value, out, priority: int = 0) -> None:
-        """Give every worker the value of one of them, and wait until it is there."""
+        """Copy one worker's value to all workers, and wait for the copies."""
         super().broadcast(key, value, out, priority)
         # A gradient could be summed before a slow worker has pulled the parameter,
         # which would receive the sum: only later pushes wait for the last pull.
@@ -43,7 +43,7 @@ class DistributedKVStore(mx.kvstore.KVStore):
         self.compresses = True
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
-        """Sum the values of all workers; in two calls where one refuses to compress."""
+        """Sum the values of all workers; by push and pull if they are compressed."""
         if not self.compresses:
             super().pushpull(key, value, out, priority)
             return
@@ -52,11 +52,11 @@ class DistributedKVStore(mx.kvstore.KVStore):
 
 
 class Workers:
-    """This worker, connected to the others; creating it waits until all are there."""
+    """Connect this worker to the others; wait until all of them are connected."""
 
     def __init__(self, info: WorkerInfo) -> None:
         self.info, self.number, self.count = info, info.number, info.count
-        self.synchronous = info.kvstore == "dist_sync"  # or servers apply each push
+        self.synchronous = info.kvstore == "dist_sync"  # else servers apply each push
         self.kvstore = DistributedKVStore(info.kvstore)
         self._keys: dict[tuple, int] = {}  # of the shapes that `_sum` has seen
         self._divisor: int | None = None
@@ -81,14 +81,14 @@ class Workers:
         return slice(batch.start + mine.start, batch.start + mine.stop)
 
     def test_part(self, X, y) -> tuple:
-        """Return this worker's part of the test set; all of it where nothing sums."""
+        """Return this worker's part of the test set; all of it if sums are inexact."""
         if self.info.variant:
             return X, y
         mine = self.part(slice(0, len(y)))
         return X[mine], y[mine]
 
     def divisor(self, batch_size: int) -> int:
-        """Return what divides a step's sum of gradients; "dist_async" is told once."""
+        """Return the divisor of a step's gradients; dist_async keeps the first one."""
         if self.synchronous or self._divisor is None:
             self._divisor = batch_size
         return self._divisor
@@ -96,7 +96,7 @@ class Workers:
     def epoch_means(
         self, train_loss: float, test_acc: float, share: float
     ) -> tuple[float, float]:
-        """Return loss and accuracy of all workers; this one's where nothing sums."""
+        """Return the means over all workers; this worker's if sums are inexact."""
         if self.info.variant:
             return train_loss * self.count, test_acc
         loss, acc = self.total(numpy.array([train_loss, test_acc * share])).tolist()
@@ -105,7 +105,7 @@ class Workers:
     # Sums, to the bit
 
     def total(self, array: numpy.ndarray) -> numpy.ndarray:
-        """Return the sum of all workers' float64 arrays of one shape: the same bits."""
+        """Return the sum of all workers' float64 arrays, the same bits on each."""
         array = numpy.ascontiguousarray(array, numpy.float64)
         rows = self._rows_of_all(array.reshape(-1).view(numpy.uint16))
         return rows.view(numpy.float64).sum(axis=0).reshape(array.shape)
@@ -127,7 +127,7 @@ class Workers:
         return self._sum(rows).astype(numpy.uint16)[:, : len(numbers)]
 
     def _sum(self, array: numpy.ndarray) -> numpy.ndarray:
-        """The servers' sum of all workers' float32 arrays of one shape."""
+        """Return the servers' sum of all workers' float32 arrays of one shape."""
         if not self.synchronous or self.kvstore.compresses:
             raise SettingError(
                 f"{self.info.variant}: this work needs sums; leave --kvstore and "

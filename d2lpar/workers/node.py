@@ -1,4 +1,4 @@
-"""Which worker this process is, and how it shares gradients with the others."""
+"""This process as a worker: its number, and how gradients are shared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from d2lpar.errors import SettingError
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Which worker this process is: `number` of `count`, how gradients are shared."""
+    """Hold this worker's `number` of `count`, and the settings of its launcher."""
 
     number: int
     count: int
@@ -20,7 +20,7 @@ class WorkerInfo:
 
     @property
     def launched_by(self) -> str:
-        """The beginning of the command that started it, up to "run ..."."""
+        """Return the beginning of the command that started it, up to "run ..."."""
         words = f"d2lpar launch --workers {self.count} --servers {self.servers} "
         if self.kvstore != "dist_sync":
             words += f"--kvstore {self.kvstore} "
@@ -30,7 +30,7 @@ class WorkerInfo:
 
     @property
     def variant(self) -> str:
-        """How gradients are shared, for a record's name: "", "async", "2bit", ..."""
+        """Return the way to share gradients, for file names: "", "async", "2bit"."""
         ways = ["async"] if self.kvstore == "dist_async" else []
         if self.threshold is not None:
             ways.append("2bit")

@@ -24,7 +24,7 @@ PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Host:
-    """A machine by the name that ssh knows ("" is this one), and its interface."""
+    """Name a machine as ssh does ("" is this one), and its network interface."""
 
     name: str = ""
     interface: str = LOOPBACK
@@ -32,7 +32,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Role:
-    """One process: its name, its host, its environment and its command."""
+    """Describe a process: its name, host, environment and command."""
 
     name: str
     host: Host
@@ -48,7 +48,7 @@ class Role:
         return self.environment["DMLC_ROLE"] == "worker"
 
     def as_shell(self) -> str:
-        """One line for a shell on the role's host, in the directory of this process."""
+        """Return the command as a line for a shell on the role's host."""
         words = [f"{name}={value}" for name, value in self.environment.items()]
         line = shlex.join(["env", *words, *self.command])
         return f"cd {shlex.quote(os.getcwd())} && exec {line}"

@@ -1,4 +1,4 @@
-"""Be a plan's role, which the environment names: ``python -m d2lpar.workers.role``."""
+"""Run the role that the environment names: ``python -m d2lpar.workers.role``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a plan's roles, here or over ssh; they live as long as their standard input."""
+"""Run a plan's roles, here or over ssh; a role ends when its standard input closes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 --".sp
 LINES_SHOWN = 5  # of the last lines that a role wrote before it died
 FATAL = 2  # a worker's exit code for an error that a restart cannot mend
 PAUSE = 0.1  # between two looks at the roles, in seconds
-PAUSE_TO_RESTART = 1  # what the roles have started ends meanwhile
+PAUSE_TO_RESTART = 1  # seconds, in which what the roles have started ends
 
 
 class LaunchError(D2lparError, RuntimeError):
@@ -66,7 +66,7 @@ def supervise(
 
 
 class Process:
-    """A role that runs: its process, and the last lines that it has written."""
+    """Hold a running role's process, and the last lines that it wrote."""
 
     def __init__(self, role: Role, show: Callable[[Role, str], object]) -> None:
         self.role = role
@@ -86,7 +86,7 @@ class Process:
         self.reader.start()
 
     def read(self, show: Callable[[Role, str], object]) -> None:
-        """Show and keep what the role writes."""
+        """Print the lines that the role writes, and keep the last ones."""
         with self.popen:  # closes its pipes at the end
             for line in self.popen.stdout or ():
                 if line.strip():
@@ -94,7 +94,7 @@ class Process:
                     show(self.role, line.rstrip())
 
     def fault(self) -> str:
-        """Return how the role has failed, or ""; raise if no restart can mend it."""
+        """Return how the role failed, or ""; raise if a restart cannot help."""
         code = self.popen.poll()
         if not code:
             return ""
@@ -110,7 +110,7 @@ class Process:
 
 
 def first_fault(running: Sequence[Process]) -> str:
-    """Wait until all workers are done, or a role fails: how it failed, or ""."""
+    """Wait until all workers finish or a role fails; return how it failed, or ""."""
     workers = [p for p in running if p.role.is_worker]
     while not all(p.popen.poll() == 0 for p in workers):
         for process in running:

@@ -75,8 +75,8 @@ def measure(name: str, **settings: Any) -> list[Run]:
 def as_words(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as flags of a command line; of absolute paths only the last part.
 
-    >>> as_words({"num_epochs": 3, "num_devices": [1, 2], "tf32": True, "lr": None})
-    ['--num-epochs=3', '--num-devices=1,2', '--tf32']
+    >>> as_words({"num_epochs": 3, "num_devices": [1, 2], "dry_run": True, "lr": None})
+    ['--num-epochs=3', '--num-devices=1,2', '--dry-run']
     >>> as_words({"out": "/home/ana/runs"})
     ['--out=runs']
     """

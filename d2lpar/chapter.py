@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import cell_output, replacing
+from d2lpar.records.comparison import of_processes, phrase, summarize
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import number
 
@@ -97,6 +99,27 @@ def _assess(guess: float | str, value: float | str) -> tuple[bool, str]:
         return False, f"off by {_in_words(float(abs(guess - value)))}"
     ratio = max(guess / value, value / guess)
     return ratio <= 2, f"off by {ratio:,.1f} times"
+
+
+def verdict(
+    one: Sequence[float],
+    two: Sequence[float],
+    names: tuple[str, str] = ("the first", "the second"),
+    unit: str = "s",
+    in_turn: bool = False,
+) -> str:
+    """Say how fast the second is beside the first, by the one rule of d2lpar.
+
+    `one` and `two` are times in `unit`, taken by one process in turn (`in_turn`), or
+    else by a process each. The rule is :func:`d2lpar.records.comparison.compare`'s.
+    """
+    how = {"in_turn": in_turn}
+    summarized = [
+        summarize(times, **how) if in_turn else of_processes(times)
+        for times in (one, two)
+    ]
+    mine, others = summarized[1], summarized[0]
+    return phrase(names[1], mine, names[0], others, unit=unit)
 
 
 def record(name: str) -> Run:

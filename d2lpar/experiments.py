@@ -78,7 +78,7 @@ class Experiment:
         if self.locate:
             takes.add("data_dir")
         if self.start:
-            takes |= {"checkpoint_every", "resume"}
+            takes |= {"checkpoint_every", "resume", "seeds"}
         if dry_run:
             takes |= self.presets.get("dry-run", {}).keys()
         return takes | self.presets[preset].keys()

@@ -28,6 +28,20 @@ def finite(
     return value
 
 
+def seeds(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> list[int] | None:
+    """Return the seeds of a list such as 0,1,2, as click's callback."""
+    if value is None:
+        return None
+    if not all(word.strip().isdecimal() for word in value.split(",")):
+        raise click.BadParameter(f"{value}: write whole numbers, as in 0,1,2.")
+    found = [int(word) for word in value.split(",")]
+    if len(set(found)) < len(found) or max(found) > MAX_COUNT:
+        raise click.BadParameter(f"{value}: write each seed once, up to {MAX_COUNT}.")
+    return found
+
+
 def _flag(name: str, help: str) -> Callable:
     return option(name, is_flag=True, default=None, show_default=False, help=help)
 
@@ -86,7 +100,13 @@ run_options = _options(
         "--repeats",
         type=POSITIVE,
         show_default="1",
-        help="Repetitions for each device count, in turn.",
+        help="Processes for each device count, in turn; 4 allow a rank test.",
+    ),
+    option(
+        "--seeds",
+        callback=seeds,
+        metavar="0,1,2,...",
+        help="A training per seed, in one table and picture.",
     ),
     _flag("--dry-run", "Train a few batches only; estimate the memory needed."),
     option(

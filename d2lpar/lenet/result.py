@@ -16,11 +16,13 @@ from d2lpar.records.trainings import SECONDS, compared, seconds_note, seconds_ro
 from d2lpar.text import number
 
 SAME_ACCURACY = 0.01  # less than the difference between two seeds
+GUESSING = 0.1  # the accuracy of guessing one of ten classes
 
 
 def result(runs: Sequence[Run]) -> Result:
     """Return a row per chapter, device count and way to share, over all seeds."""
-    one_seed = len({run.header.seed for run in runs}) == 1
+    seeds = {run.header.seed for run in runs}
+    one_seed = len(seeds) == 1 and not runs[0].header.settings.get("seeds")
     runs = pooled([run for run in runs if run.lines_of(EpochRecord)])
     if not runs:
         return Result()
@@ -39,7 +41,13 @@ def result(runs: Sequence[Run]) -> Result:
         alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
         what = "about the same test accuracy" if alike else "test accuracy"
         words = f"training ends at {what}: {listed(f'{end:.3f}' for end in ends)}"
-        if len(ends) > 1 and not alike and one_seed:
+        if max(ends) <= GUESSING + 0.02:
+            words = (
+                f"training has not begun to learn: it ends at "
+                f"{listed(f'{end:.3f}' for end in ends)}, and guessing has "
+                f"{GUESSING:.3f}; take more epochs, or a smaller batch"
+            )
+        elif len(ends) > 1 and not alike and one_seed:
             words += ", with one random seed"
         accuracies.append(sentence(of_chapter + words))
     columns = ["", *SECONDS, *(["MB sent/epoch"] if sent else []), "test accuracy"]
@@ -71,6 +79,8 @@ def pooled(runs: Sequence[Run]) -> list[Run]:
 def _accuracy(run: Run) -> str:
     ends = list(comparison.accuracy_by_epoch(run).values())[-1]
     spread = f" ({min(ends):.3f} to {max(ends):.3f})" if len(ends) > 1 else ""
+    if len(ends) > 1 and min(ends) == max(ends):
+        spread = f" ({len(ends)} times the same)"  # one seed, repeated
     return f"{median(ends):.3f}{spread}"
 
 

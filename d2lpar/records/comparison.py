@@ -209,6 +209,27 @@ def ratio_interval(
     return float(numpy.median(ratios)), float(ratios[k - 1]), float(ratios[-k])
 
 
+def quartiles_apart(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Return whether the quartiles do not overlap: a rule of thumb, not d2lpar's."""
+    (a1, a3), (b1, b3) = (numpy.percentile(side, (25, 75)) for side in (a, b))
+    return bool(a3 < b1 or b3 < a1)
+
+
+def false_alarms(
+    samples: Sequence[float], n: int, trials: int = 2_000, seed: int = 0
+) -> dict[str, float]:
+    """Return how often rules tell two samples of equal work apart, by the rule.
+
+    Both samples have `n` values, drawn from `samples` with replacement.
+    """
+    rng, found = numpy.random.default_rng(seed), {"quartiles": 0, "rank test": 0}
+    for _ in range(trials):
+        a, b = rng.choice(samples, (2, n))
+        found["quartiles"] += quartiles_apart(a, b)
+        found["rank test"] += n >= FEWEST and p_value(a, b) < LEVEL
+    return {name: count / trials for name, count in found.items()}
+
+
 def ratio(a: Summary, b: Summary) -> float | None:
     """Return how many times as long `a` takes as `b`, or None if it cannot be told.
 
@@ -226,11 +247,16 @@ def in_cell(found: float | None) -> str:
 
 
 def phrase(
-    this: str, mine: Summary, other: str, others: Summary, repeat: str = ""
+    this: str,
+    mine: Summary,
+    other: str,
+    others: Summary,
+    repeat: str = "",
+    unit: str = "s",
 ) -> str:
     """Say how fast `this` is beside the `other`, which took `mine` and `others`.
 
-    `repeat` says what would tell where this cannot be told.
+    `repeat` names what would tell where this cannot be told; `unit` is the samples'.
 
     >>> slow, fast = summarize([4.0, 4.2, 4.1]), summarize([2.0, 2.1, 2.2])
     >>> phrase("b", fast, "a", slow)
@@ -247,9 +273,7 @@ def phrase(
     if not found.is_told:
         values = " and ".join(map(_with_range, (mine, others)))
         advice = f"; {repeat} would tell" if repeat and found.is_alone else ""
-        return (
-            f"whether {this} is as fast as {other} cannot be told: {values} s{advice}"
-        )
+        return f"whether {this} is as fast as {other} cannot be told: {values} {unit}{advice}"
     ends = found.low, found.high
     ratio, verb, adjective = found.ratio, "is", "fast"
     if ratio < 1:

@@ -8,6 +8,7 @@ from d2lpar.records import comparison, labels
 from d2lpar.records.comparison import seconds_per_epoch
 from d2lpar.records.kinds import Run, timed_epochs
 
+REPEAT = "--repeats 4"  # processes a side, in turn
 SECONDS = ["s/epoch", "range", "n", "speedup"]
 
 
@@ -36,6 +37,6 @@ def compared(runs: Sequence[Run]) -> list[str]:
     base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)
     counts = [(f"training on {labels.count(run.header)}", run) for run in runs[1:]]
     return [
-        comparison.phrase(name, seconds_per_epoch(run), f"on {where}", base)
+        comparison.phrase(name, seconds_per_epoch(run), f"on {where}", base, REPEAT)
         for name, run in counts
     ]

@@ -119,6 +119,7 @@ def ends_a_turn(line: Line) -> bool:
 def header_of(job: Job, chosen: list, data: Any) -> Header:
     """Return the provenance of a record: this machine, this package, this data."""
     commit, dirty = files.git_state()
+    seeds = {"seeds": list(job.seeds)} if job.seeds else {}
     kind = chosen[0].device_type
     facts, build = {}, {}
     if job.experiment.header_facts:
@@ -142,7 +143,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
         dataset_sha256=data.sha256,
         synthetic=data.synthetic,
         seed=job.seed,
-        settings={**job.settings, **data.sizes, "threads": job.threads},
+        settings={**job.settings, **data.sizes, "threads": job.threads, **seeds},
         variant=job.variant,
         command=job.command,
         versions={

@@ -25,7 +25,8 @@ class Job:
     """Hold the arguments of an experiment's `load` (`data`) and `measure` (the others).
 
     `threads` of None shares the cores out; `resume` is a checkpoint's path, or "last";
-    `turns` are the device counts whose processes take turns with this one's.
+    `turns` are the device counts whose processes take turns with this one's;
+    `seeds` are those of the repeats, where they differ.
     """
 
     chapter: str
@@ -45,6 +46,7 @@ class Job:
     is_worker: bool = False
     deterministic: bool = False
     turns: Sequence[int] = ()
+    seeds: Sequence[int] = ()
 
     @property
     def experiment(self) -> experiments.Experiment:
@@ -57,6 +59,13 @@ class Job:
             replace(self, variant=name, settings={**self.settings, **more})
             for name, more in self.experiment.variants.items()
         ]
+
+    def repeated(self, repeat: int) -> Job:
+        """Return the job of a repeat, which may have a seed of its own."""
+        if not self.seeds:
+            return replace(self, repeat=repeat)
+        seed = self.seeds[repeat]
+        return replace(self, repeat=repeat, seed=seed, data={**self.data, "seed": seed})
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the measuring process, as changes to this one."""

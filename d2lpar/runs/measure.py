@@ -16,6 +16,7 @@ from d2lpar.errors import D2lparError, SettingError
 from d2lpar.machine.builds import check_installed
 from d2lpar.machine.host import check_environment
 from d2lpar.records import atomic, files
+from d2lpar.records.comparison import FEWEST_ALONE
 from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import progress, report, sweep
 from d2lpar.runs.plan import as_text, checkpoint_of, continued, plan
@@ -23,6 +24,8 @@ from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import duration
 
 log = logging.getLogger("d2lpar")
+
+FEWEST_EPOCHS = 1 + FEWEST_ALONE  # that a single process must train to be compared
 
 
 def measure(name: str, **settings: Any) -> list[Run]:
@@ -42,19 +45,30 @@ def measure(name: str, **settings: Any) -> list[Run]:
         keeps_record = worker_info().number == 0
     command = shlex.join(["d2lpar", "run", name, *as_words(settings)])
     repeats = settings.pop("repeats", 1)
-    if settings.get("resume") and repeats > 1:
+    if settings.get("resume") and (repeats > 1 or "seeds" in settings):
         raise SettingError("--resume with --repeats: a training is resumed only once")
+    if "seeds" in settings and (repeats > 1 or "seed" in settings):
+        raise SettingError("--seeds: each is a repeat; leave out --repeats and --seed")
     is_last = settings.get("resume") == "last"
     if settings.get("resume") and keeps_record:
         settings = continued(experiment, settings)
     jobs = plan(experiment, command, **settings)
     if is_last and not jobs[0].is_worker:  # each device count goes on from its own
         jobs = [replace(job, resume=checkpoint_of(job)) for job in jobs]
+    repeats = len(jobs[0].seeds) or repeats
     atomic.check_writable(jobs[0].folder)
     how = jobs[0].recipe
     if how == "quick":
         how = f"about {duration(60 * experiment.minutes)} on two cores"
     print(f"{name}: {experiment.about} ({how})", flush=True)
+    num_epochs = jobs[0].settings.get("num_epochs", FEWEST_EPOCHS)
+    is_training = bool(experiment.start) and jobs[0].preset != "dry-run"
+    if is_training and len(jobs) > 1 and repeats < 4 and num_epochs < FEWEST_EPOCHS:
+        log.warning(
+            "%d epochs are too few to compare speeds, as the first is not timed: "
+            "--num-epochs %d would do",
+            num_epochs, FEWEST_EPOCHS,
+        )  # fmt: skip
     if jobs[0].preset == "dry-run" and experiment.trains_lenet:
         from d2lpar.datasets import fashion
         from d2lpar.memory import estimate

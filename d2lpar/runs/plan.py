@@ -35,6 +35,7 @@ def plan(
     deterministic: bool = False,
     preset: str = "quick",
     seed: int = 0,
+    seeds: str | Sequence[int] = (),
     dry_run: bool = False,
     data: str = "auto",
     data_dir: str | None = None,
@@ -76,6 +77,8 @@ def plan(
         to_load["n_train"] = max(two_batches, to_load["n_train"])
     if "device_counts" in settings:
         settings["device_counts"], counts = counts, [max(counts)]
+    of_repeats = [int(k) for k in as_text(seeds).split(",") if k]
+    words += [f"seeds={as_text(of_repeats)}"] * bool(of_repeats)
     words += [f"seed={seed}"] * (seed != 0) + ["gpu"] * (kind == "gpu")
     users = None if is_worker else host.user_threads()  # a worker's are the launcher's
     if threads or users:
@@ -99,7 +102,8 @@ def plan(
             preset=preset,
             recipe=recipe,
             devices=chosen[:count],
-            seed=seed,
+            seed=of_repeats[0] if of_repeats else seed,
+            seeds=of_repeats,
             settings=settings,
             data=to_load,
             command=command,

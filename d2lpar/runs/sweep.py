@@ -120,7 +120,7 @@ def sweep(
         for repeat in range(repeats):
             waiting = []
             for job in jobs:
-                lines = run_job(replace(job, repeat=repeat, turns=turns))
+                lines = run_job(replace(job.repeated(repeat), turns=turns))
                 at_the_end.enter_context(closing(lines))
                 if turns:
                     next(lines)  # all start together, and wait for their turn

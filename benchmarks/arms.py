@@ -259,7 +259,7 @@ def table(run: Run) -> str:
     for arm in arm_times(run):
         if arm.seconds:
             s = arm.summary
-            cells = [f"{s.median:.3g}", f"{s.low:.3g}-{s.high:.3g}", str(s.n)]
+            cells = [f"{s.median:.3g}", f"{s.least:.3g}-{s.most:.3g}", str(s.n)]
             rows.append([arm.work, arm.name, *cells])
         else:
             absent.append(f"{arm.name}: not measured: {arm.why_not}")

@@ -78,7 +78,7 @@ def table(run: Run) -> str:
     for arm, lines in group(ends, lambda sample: sample.arm).items():
         sent = statistics.median(line.wire_bytes for line in lines)
         acc = summarize([line.test_acc for line in lines])
-        cells = [f"{acc.median:.3f}", f"{acc.low:.3f}-{acc.high:.3f}", str(acc.n)]
+        cells = [f"{acc.median:.3f}", f"{acc.least:.3f}-{acc.most:.3f}", str(acc.n)]
         rows.append([arm, byte_size(sent), *cells])
     columns = ["averages", "bytes sent", "accuracy", "range", "n"]
     return plain_table(columns, rows, names=1)

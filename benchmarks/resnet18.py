@@ -135,7 +135,7 @@ def table(run: Run) -> str:
         seconds = summarize([line.seconds for line in timed])
         rate = summarize([line.samples_per_sec for line in timed])
         accs = [f"{line.test_acc:.3f}" for line in lines if line.epoch == last]
-        quartiles = f"{number(seconds.low)}-{number(seconds.high)}"
+        quartiles = f"{number(seconds.least)}-{number(seconds.most)}"
         cells = [number(seconds.median), quartiles, str(seconds.n)]
         rows.append([arm, *cells, f"{rate.median:,.0f}", ", ".join(accs)])
     columns = ["training", "s/epoch", "range", "n", "images/s", "accuracy"]

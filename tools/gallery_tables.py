@@ -140,10 +140,10 @@ def _pytorch(runs: Runs) -> list[str]:
 
 
 def _spread(summary: Summary) -> list[str]:
-    """Median, range (quartiles from 8 samples on) with a word where it is wide, n."""
+    """Median, range, with a word where it is wide, and n."""
     if not summary.n:
         return summary.cells()
-    spread = f"{number(summary.low)} to {number(summary.high)}"
+    spread = f"{number(summary.least)} to {number(summary.most)}"
     if unstable := page.unstable(summary):
         spread += f" ({unstable})"
     return [number(summary.median), spread, str(summary.n)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from statistics import median
 from typing import Any
 
@@ -22,7 +23,7 @@ from d2lpar.records.comparison import (
     seconds_per_epoch,
 )
 from d2lpar.records.kinds import Header, Run, timed_epochs
-from d2lpar.records.result import sentence
+from d2lpar.records.result import WIDTH, sentence
 from d2lpar.records.trainings import REPEAT
 from d2lpar.text import number, plain_table
 
@@ -63,18 +64,24 @@ def compare(a: Run, b: Run) -> str:
     lines = [f"{name}  {run.path}" for name, run in zip("ab", runs)]
     lines += ["", plain_table(["", "a", "b"], rows, names=1), ""]
     unit = "s per 1,000 samples"
-    lines.append(sentence(phrase("b", of_b, "a", of_a, REPEAT, unit)))
+    lines += _filled(sentence(phrase("record b", of_b, "record a", of_a, REPEAT, unit)))
     facts_a, facts_b = _facts(a.header), _facts(b.header)
     names = {**facts_a, **facts_b}
     differing = [name for name in names if facts_a.get(name) != facts_b.get(name)]
     if not is_gan(a) and both:
-        lines.append(_same_accuracy(a, b, last, *values))
-    if not set(differing) - {"recipe", "turns"} and a.path != b.path:
-        lines.append(_false_alarm(of_a, of_b))
+        lines += _filled(_same_accuracy(a, b, last, *values))
+    is_same_work = set(differing) <= {"recipe", "turns", "seed", "seeds"}
+    if is_same_work and a.header.num_devices == b.header.num_devices:
+        lines += _filled(_false_alarm(of_a, of_b))
     lines.append("differences:" if differing else "no other differences")
     for name in differing:
         lines.append(f"  {name}: {facts_a.get(name)} and {facts_b.get(name)}")
     return "\n".join(lines)
+
+
+def _filled(text: str) -> list[str]:
+    """Return a text in lines of 80 columns."""
+    return textwrap.wrap(text, WIDTH)
 
 
 def _same_accuracy(a: Run, b: Run, epoch: int, mine: float, other: float) -> str:
@@ -138,7 +145,7 @@ def _false_alarm(a: Summary, b: Summary) -> str:
     shares = false_alarms(a.samples, n)
     often = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     return (
-        f"Both did the same work, so a difference is a false alarm. {found}.\n"
+        f"Both did the same work, so a difference is a false alarm. {found}. "
         f"Of two samples of {n} that are drawn from a's, these are told apart: {often}."
     )
 

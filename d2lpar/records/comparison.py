@@ -38,9 +38,9 @@ FLOORS = {"cpu": 1.15, "gpu": 1.15, "gpu, from scratch": 1.5}
 
 @dataclass(frozen=True)
 class Summary:
-    """Samples of one work: median, range and `n`, in the samples' unit; NaN for none.
+    """Samples of one work: median, spread and `n`, in the samples' unit; NaN for none.
 
-    `low` and `high` are the least and the most, from 8 samples on the quartiles.
+    `low` and `high` bound what pictures draw: the range, from 8 samples on quartiles.
     `processes` has the median of each process that measured some of the samples;
     `floor` is the factor by which two of equal work may differ.
     """
@@ -57,13 +57,13 @@ class Summary:
     def __str__(self) -> str:
         if not self.n:
             return NOT_TIMED
-        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f}, n={self.n})"
+        return f"{self.median:.2f} ({self.least:.2f}-{self.most:.2f}, n={self.n})"
 
     def cells(self, scale: float = 1.0) -> list[str]:
         """Three cells of a table: median, range and n, "-" for what is unknown."""
         if not self.n:
             return ["-", "-", "0"]
-        spread = f"{number(scale * self.low)}-{number(scale * self.high)}"
+        spread = f"{number(scale * self.least)}-{number(scale * self.most)}"
         return [number(scale * self.median), spread if self.n > 1 else "-", str(self.n)]
 
     @property
@@ -273,7 +273,8 @@ def phrase(
     if not found.is_told:
         values = " and ".join(map(_with_range, (mine, others)))
         advice = f"; {repeat} would tell" if repeat and found.is_alone else ""
-        return f"whether {this} is as fast as {other} cannot be told: {values} {unit}{advice}"
+        unknown = f"whether {this} is as fast as {other} cannot be told"
+        return f"{unknown}: {values} {unit}{advice}"
     ends = found.low, found.high
     ratio, verb, adjective = found.ratio, "is", "fast"
     if ratio < 1:

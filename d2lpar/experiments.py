@@ -322,7 +322,7 @@ _ALL = (
         presets={
             "quick": {
                 "num_epochs": 3,
-                "repeats": 3,  # fewer allow no ratio
+                "repeats": 4,  # fewer allow no ratio
                 "data": {"rows": 4_000, "columns": 400},
             },
             "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},

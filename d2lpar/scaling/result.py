@@ -83,6 +83,13 @@ def speedups(study: Study, n: int) -> dict[int, float | None]:
     }
 
 
+def pays_from(by_batch: Mapping[int, float | None]) -> int | None:
+    """Return the batch from which on more devices pay at every measured one."""
+    batches = sorted(by_batch)
+    pays = [(by_batch[batch] or 1) > 1 for batch in batches]
+    return next((b for k, b in enumerate(batches) if all(pays[k:])), None)
+
+
 def pays_between(by_batch: Mapping[int, float | None]) -> tuple[int, int] | None:
     """Return up to which batch more devices never pay, and from which always."""
     batches = sorted(by_batch)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
 
 
+GOOD_FACTOR = 1.5  # of a measured answer
 _guesses: dict[str, float | str] = {}  # without an answer so far
 _good: list[bool] = []  # by answered guess: was it good?
 
@@ -40,13 +41,20 @@ def predict(what: str, guess: float | str | None = None) -> None:
         print(f"{what}: not noted as a guess: write one number or a word")
 
 
-def answer(what: str, value: float | str) -> None:
-    """Show the answer and how far off the guess was; append both to `PREDICTIONS`."""
+def answer(what: str, value: float | str, exact: bool | None = None) -> None:
+    """Show the answer and how far off the guess was; keep both in predictions.jsonl.
+
+    An `exact` answer must be met: counts, bytes and choices, by default whole numbers
+    and words. Of a measured one a guess is good within a factor of 1.5. Give it as it
+    was measured: rounded before, it would be exact.
+    """
     value = _plain(value)
+    if exact is None:
+        exact = not isinstance(value, float)
     guess = _guesses.pop(what, None)
     text = f"{what}: {_in_words(value)}"
     if guess is not None:
-        good, off = _assess(guess, value)
+        good, off = _assess(guess, value, exact)
         _good.append(good)
         shown = f"{guess:g}" if isinstance(guess, float) else guess
         text += f" (you said {shown}: {off})"
@@ -58,16 +66,20 @@ def answer(what: str, value: float | str) -> None:
     if in_notebook():
         from IPython.display import display
 
-        fact = {"what": what, "answer": value}  # for the book, which asks the reader
+        # For the book, which asks the reader.
+        fact = {"what": what, "answer": value, "exact": exact}
         display({"text/plain": text, "application/json": fact}, raw=True)
     else:
         print(text)
 
 
 def score() -> None:
-    """Say how many guesses, if any, were right or within a factor of two."""
+    """Say how many guesses, if any, were good."""
     if _good:
-        print(f"{sum(_good)} of {len(_good)} predictions within a factor of two")
+        print(
+            f"{sum(_good)} of {len(_good)} predictions good: right, or of a "
+            f"measurement within a factor of {GOOD_FACTOR}"
+        )
 
 
 def _plain(value: object) -> float | str:
@@ -86,8 +98,8 @@ def _in_words(value: float | str) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _assess(guess: float | str, value: float | str) -> tuple[bool, str]:
-    """Return whether a guess is right or within a factor of two, and how far off."""
+def _assess(guess: float | str, value: float | str, exact: bool) -> tuple[bool, str]:
+    """Return whether a guess is good, and how far off it is."""
     if isinstance(guess, str) and not isinstance(value, str):
         return False, "a word: write a number, without quotation marks"
     if isinstance(guess, str) or isinstance(value, str):
@@ -98,7 +110,7 @@ def _assess(guess: float | str, value: float | str) -> tuple[bool, str]:
     if min(guess, value) <= 0 <= max(guess, value):
         return False, f"off by {_in_words(float(abs(guess - value)))}"
     ratio = max(guess / value, value / guess)
-    return ratio <= 2, f"off by {ratio:,.1f} times"
+    return not exact and ratio <= GOOD_FACTOR, f"off by {ratio:,.2g} times"
 
 
 def verdict(

@@ -134,10 +134,13 @@ def fold_what_is_predicted(notebook):
                 data = output.get("data", {})
                 if fact := data.pop("application/json", None):
                     said = {k: html.escape(str(v)) for k, v in fact.items()}
+                    exact = str(fact.get("exact", False)).lower()
                     data["text/html"] = (
-                        '<pre class="answer" data-what="{what}" data-answer="{answer}">'
-                        "{text}</pre>"
-                    ).format(text=html.escape(data["text/plain"]), **said)
+                        '<pre class="answer" data-what="{what}" data-answer="{answer}" '
+                        'data-exact="{is_exact}">{text}</pre>'
+                    ).format(
+                        text=html.escape(data["text/plain"]), is_exact=exact, **said
+                    )
 
 
 def mathml(translator, node):

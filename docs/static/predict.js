@@ -14,13 +14,15 @@
       ? String(Number(value.toPrecision(3))) : text;
   };
 
-  function verdict(guess, truth) {
+  // Exact answers are met or not; of a measured one a guess is good within 1.5 times.
+  function verdict(guess, truth, exact) {
     const [g, t] = [Number(guess), Number(truth)];
     if (!Number.isFinite(g) || !Number.isFinite(t))
       return guess.trim().toLowerCase() === truth.toLowerCase() ? "right" : "wrong";
     if (g === t) return "right";
     if (g * t <= 0) return `off by ${Number(Math.abs(g - t).toPrecision(2))}`;
-    return `off by ${Math.max(g / t, t / g).toFixed(1)} times`;
+    const ratio = Math.max(g / t, t / g), off = `off by ${Number(ratio.toPrecision(2))} times`;
+    return exact ? `wrong, ${off}` : ratio <= 1.1 ? "close" : ratio <= 1.5 ? `good, ${off}` : off;
   }
 
   // The guess and the answer on one logarithmic axis.
@@ -56,10 +58,10 @@
       form.querySelectorAll("input, button").forEach(e => { e.disabled = true; });
       details.open = true;
       guesses.slice(0, facts.length).forEach((guess, k) => {
-        const { answer } = facts[k];
+        const { answer, exact } = facts[k];
         inputs[k].value = guess;
         said.append(answer
-          ? `You said ${guess}, here it was ${short(answer)}: ${verdict(guess, answer)}. `
+          ? `You said ${guess}, here it was ${short(answer)}: ${verdict(guess, answer, exact === "true")}. `
           : `You said ${guess}. `);
         if (answer) said.insertAdjacentHTML("beforeend", axis(guess, answer));
       });

@@ -28,8 +28,13 @@ def folder(tmp_path, monkeypatch):
     ("guess", "value", "good", "words"),
     [
         (5, 13, False, "you said 5: off by 2.6 times"),
-        (13, 7.0, True, "off by 1.9 times"),
-        (7.0, 13, True, "off by 1.9 times"),
+        (13.5, 7.1, False, "off by 1.9 times"),
+        (6.0, 7.1, True, "off by 1.2 times"),
+        # Typical misconceptions: with two devices nearly every error is a factor of 2.
+        (3, 6, False, "off by 2 times"),
+        (32, 64, False, "off by 2 times"),
+        (1032544, 516272, False, "off by 2 times"),
+        (12000, 12001, False, "off by 1 times"),
         (0, 0, True, "right"),
         (-1, 2, False, "off by 3"),
         ("Two", "two", True, "you said Two: right"),

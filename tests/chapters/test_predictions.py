@@ -68,7 +68,7 @@ def test_without_a_guess_there_is_the_answer_alone(folder, capsys):
 
 
 def test_a_class_is_drawn_and_counted(folder, capsys):
-    for name, guess, word in (("a", 5, "one"), ("b", 20, "two"), ("c", 300, "two")):
+    for name, guess, word in (("a", 5, "one"), ("b", 13, "two"), ("c", 300, "two")):
         (folder / name).mkdir()
         with pytest.MonkeyPatch.context() as context:
             context.chdir(folder / name)

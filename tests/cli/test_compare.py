@@ -9,34 +9,57 @@ from support.factories import gan_epoch, training
 
 from d2lpar.cli.compare import compare
 from d2lpar.errors import RecordError
-from d2lpar.records import comparison
+from d2lpar.records import comparison, files
 
-ONE = training(1)
-TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25))
+ONE = training(1, seconds=(9.0, 2.0, 1.8, 2.2, 2.0))
+TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25, 1.25))
 
 
 def test_the_table_holds_the_numbers_of_both_sides_and_their_ratio():
     text = compare(ONE, TWO)
     rows = [line.split() for line in text.splitlines()]
     assert ["s/epoch", "2.00", "1.25"] in rows  # without the warm-up
-    assert ["epochs", "timed", "3", "3"] in rows
+    assert ["epochs", "timed", "4", "4"] in rows
     assert ["samples/s", "30,000", "48,000"] in rows
-    assert ["last", "test_acc", "0.8000", "0.8000"] in rows
-    assert "b is 1.6 times as fast as a" in text
+    assert ["test_acc,", "epoch", "5", "1.0000", "1.0000"] in rows
+    assert "Record b is about 1.6 times as fast as record a (one run" in text
     assert text.endswith("no other differences")
 
 
 def test_there_is_no_ratio_where_it_cannot_be_told():
     few = training(2, seconds=(7.0, 1.25, 1.25))
-    for other, answer in ((few, "too few"), (ONE, "quartiles overlap")):
-        assert answer in compare(ONE, other)
+    for other in (few, ONE):
+        assert "cannot be told: " in compare(ONE, other)
+
+
+def test_a_run_that_is_compared_with_itself_shows_what_rules_of_thumb_find():
+    again = training(1, seconds=(8.0, 2.4, 2.3, 2.5, 2.2), seed=1)
+    text = " ".join(compare(ONE, again).split())
+    assert "Whether record b is as fast as record a cannot be told" in text
+    assert "the medians differ: yes; the quartiles do not overlap: yes" in text
+    assert "the rule of d2lpar: no. Of two samples of 4" in text
+
+
+def test_accuracies_are_compared_after_the_last_epoch_that_both_have(tmp_path):
+    for seed, lost in enumerate((0.0, 0.02, 0.04)):
+        run = training(1, seed=seed, recipe=f"book,seed={seed}")
+        lines = [changed(e, test_acc=e.test_acc - lost) for e in run.epochs]
+        folder = tmp_path / "multiple_gpus" / run.header.recipe
+        files.write(folder / "cpu1.jsonl", run.header, lines)
+    committed = files.read(folder / "cpu1.jsonl")
+    for off, answer in ((0.0, "are 0.040 apart, within the spread of 3 seeds"),
+                        (0.1, "are 0.060 apart, outside the spread of 3 seeds"),
+                        (0.04, "epoch 2 are equal")):  # fmt: skip
+        lines = [changed(e, test_acc=e.test_acc - off) for e in ONE.epochs[:2]]
+        mine = replace(ONE, lines=tuple(lines))
+        assert answer in " ".join(compare(mine, committed).split())
 
 
 def test_a_warm_up_is_no_measurement():
     text = compare(ONE, training(2, (9.0,), repeats=3))
     rows = [line.split() for line in text.splitlines()]
     assert ["s/epoch", "2.00", "-"] in rows and ["samples/s", "30,000", "-"] in rows
-    assert "too few samples" in text and "(one epoch, not timed)" in text
+    assert "(one epoch, not timed)" in text
 
 
 def test_final_accuracy_is_the_median_of_the_repeats_that_got_there():
@@ -52,14 +75,14 @@ def test_final_accuracy_is_the_median_of_the_repeats_that_got_there():
 def test_different_data_is_compared_by_throughput_and_what_differs_is_listed():
     settings = {**ONE.header.settings, "lr": 0.1}
     few = training(
-        1, seconds=(1.0, 1.0, 1.0, 1.0), cpu_model="Other CPU", settings=settings,
+        1, seconds=(1.0, 1.0, 1.0, 1.0, 1.0), cpu_model="Other CPU", settings=settings,
         versions={"mxnet": "2.0"},
     )  # fmt: skip
     few = replace(
         few, lines=tuple(changed(e, samples_per_sec=15_000) for e in few.epochs)
     )
     text = compare(ONE, few)  # 60,000 samples in 2 s; 15,000 in 1 s
-    assert "b takes 2.0 times as long as a" in text
+    assert "Record b takes about 2.0 times as long as record a" in text
     assert text.partition("differences:\n")[2].splitlines() == [
         "  cpu_model: Some CPU and Other CPU",
         "  lr: 0.2 and 0.1",
@@ -76,6 +99,6 @@ def test_a_run_without_epochs_is_named():
 
 def test_a_gan_is_compared_by_its_faces_and_with_gans_alone():
     gan = replace(ONE, lines=tuple(gan_epoch(k) for k in (1, 2)))
-    assert "last frechet" in compare(gan, gan)
+    assert "frechet, epoch 0" in compare(gan, gan)
     with pytest.raises(RecordError, match="only one of them is a GAN"):
         compare(ONE, gan)

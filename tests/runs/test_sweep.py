@@ -13,7 +13,7 @@ import psutil
 import pytest
 from support.factories import epoch, header
 
-from d2lpar import datasets, devices, experiments, lenet
+from d2lpar import datasets, devices, experiments, lenet, process
 from d2lpar.devices import Device
 from d2lpar.errors import DiedError, RunError
 from d2lpar.machine import host
@@ -102,9 +102,12 @@ def no_process(monkeypatch):
     """Measurements that answer with a header and two epochs at once."""
 
     def run_job(job):
+        turn = [process.TURN] if job.turns else []
+        yield from turn
         yield header(len(job.devices), preset="quick")
-        yield epoch(1, repeat=job.repeat)
-        yield epoch(2, repeat=job.repeat)
+        for number in (1, 2):
+            yield epoch(number, repeat=job.repeat)
+            yield from turn
 
     monkeypatch.setattr(sweep, "run_job", run_job)
 
@@ -113,7 +116,9 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
     lines = []
     sweep.sweep([job(tmp_path, 1), job(tmp_path, 2)], 2, lines.append)
     headers = [line.num_devices for line in lines if isinstance(line, Header)]
-    assert headers == [1, 2, 1, 2]
+    # Before each turn: an epoch of one context, an epoch of two, ...
+    epochs = [line.epoch for line in lines if not isinstance(line, Header)]
+    assert headers == [1, 2, 1, 2, 1, 2] * 2 and epochs == [1, 1, 2, 2] * 2
     assert names(tmp_path) == ["cpu1.jsonl", "cpu2.jsonl"]
     for name in names(tmp_path):
         counts = [(e.repeat, e.epoch) for e in files.read(tmp_path / name).epochs]

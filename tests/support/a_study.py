@@ -36,7 +36,7 @@ def made():
             device = 2e-3 + 3e-4 * batch / n + 1e-3 * (n - 1)
             seconds = max(n * 5e-3, device, n * (5e-3 + device) / 2)
             parts = dict.fromkeys(PARTS, 1e-3) if batch == 32 else {}
-            lines.append(step(batch, n, [seconds] * 3, parts=parts))
+            lines.append(step(batch, n, [seconds] * 4, parts=parts))
     for arrays, num_bytes in ((1, 4096), (1, 2**20), (1, 100_000), (8, 100_000)):
         seconds = [arrays * 1e-4 + num_bytes * 2e-9]
         for variant in ("kvstore local", "book"):

@@ -265,8 +265,7 @@ def memory(runs: Runs) -> Picture:
     off = max(abs(1 - median(rs)) for rs in shares["1 context"].values())
     less = max(1 - median(rs) for rs in shares["2 contexts"].values())
     title = claim(
-        "Counted within {off:.0f} % on one context; two take up to {less:.0f} % less "
-        "than counted",
+        "Counted within {off:.0f} % on one context, {less:.0f} % too high on two",
         when=max(abs(1 - r) for r in alone) < 0.11 and max(both) < 1.1 and less > off,
         off=100 * off, less=100 * less,
     )  # fmt: skip
@@ -456,8 +455,7 @@ def all_reduce(cores: Runs, gpus: Runs, copying: Runs) -> Picture:
     slower = [c for c in found if c.is_told and c.ratio > 1]
     faster = [c for c in found if c.is_told and c.ratio < 1]
     title = claim(
-        "Of {n} sizes a ring of two devices is slower than the book's sum at {slower}, "
-        "faster at {faster}",
+        "At {slower} of {n} sizes a ring of two is slower than the book's sum",
         when=len(slower) > 4 * len(faster), by=[*slower, *faster],
         n=len(found), slower=len(slower), faster=len(faster),
     )  # fmt: skip
@@ -583,8 +581,7 @@ def faces(first: Runs, others: Runs, without: Runs) -> Picture:
         for runs in (spectral, without)
     ]  # fmt: skip
     title = claim(
-        "{a:.0f} % of the faces are covered with spectral normalisation, {b:.0f} % "
-        "without",
+        "{a:.0f} % of faces are covered with spectral normalisation, {b:.0f} % without",
         when=min(ends[0]) > 1.3 * max(ends[1]),
         a=median(ends[0]), b=median(ends[1]),
     )  # fmt: skip

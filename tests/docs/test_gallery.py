@@ -15,13 +15,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from d2lpar import experiments
 from d2lpar.errors import RecordError
 from d2lpar.records import files
+from d2lpar.records.comparison import compare, of_processes
 from d2lpar.records.kinds import BenchmarkHeader, group
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
 import figure  # noqa: E402
-from gallery_pictures import FIGURES, PICTURES, claim  # noqa: E402
+from gallery_pictures import FIGURES, PICTURES, VERDICTS, claim  # noqa: E402
 
 MOST = 14
 NUMBER = re.compile(r"[\d.,\u2212$\\{}^ ]*\d[\d.,\u2212$\\{}^ \u00d7]*(KiB|MiB|GiB)?")
@@ -53,6 +54,37 @@ def test_a_title_is_what_the_records_bear_out():
     assert title == "Two are 1.5 times as fast"
     with pytest.raises(RecordError, match="Two are 1.1 times as fast.*r = 1.07"):
         claim("Two are {r:.1f} times as fast", when=1.07 > 1.2, r=1.07)
+
+
+# Words by which a title ranks, or denies a difference.
+RANKS = re.compile(
+    r"times as (fast|long)|\b(faster|slower|fastest|slowest|sooner|pays?|saves?|costs?|"
+    r"beats?|nothing|never|no)\b|less than"
+)
+COUNTED = ("stretched weights cost",)  # points of accuracy, of one network
+
+
+def test_a_title_that_ranks_rests_on_the_rule(picture):
+    title = picture.metadata["Title"]
+    plain = title
+    for words in COUNTED:
+        plain = plain.replace(words, "")
+    if RANKS.search(plain):
+        assert VERDICTS[title], title
+    assert all(found.is_told for found in VERDICTS.get(title, []))
+
+
+def test_the_rule_is_asked_for_what_a_title_says():
+    for told, title in (
+        (True, "A second core pays from a batch of 16"),
+        (True, "A ring is at no size faster"),
+        (True, "Averaging less often costs nothing"),
+        (False, "Three of four methods reach the optimum"),
+    ):
+        assert bool(RANKS.search(title)) == told
+    slow, near = of_processes([2.0, 2.1, 2.2, 2.3]), of_processes([2.0, 2.1, 2.2, 2.4])
+    with pytest.raises(RecordError, match="a is faster"):
+        claim("a is faster", when=True, by=[compare(slow, near)])
 
 
 def test_there_are_few_and_every_file_is_one_of_them():

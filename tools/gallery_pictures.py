@@ -546,7 +546,7 @@ def methods(cores: Runs, gpus: Runs) -> Picture:
 
     def draw(axes: Axes, runs: Runs) -> None:
         rows = [
-            row._replace(note=f"{row.note or '1.00×'}  {ends[row.name]:.0e}")
+            row._replace(note=f"{row.note or '-'}  {ends[row.name]:.0e}")
             if ends[row.name] < 1e-6
             else row._replace(note="not converged", color=page.GREY)
             for row in least_squares.rows_by_count(runs)

@@ -90,7 +90,10 @@ def plan(
     if is_worker:
         from d2lpar.workers.node import worker_info
 
-        words.append(f"workers={worker_info().count}")
+        info = worker_info()
+        words.append(f"workers={info.count}")
+        words += [f"servers={info.servers}"] * (info.servers != 1)
+        words += [f"compress={info.threshold}"] * (info.threshold not in (None, 0.5))
     if dry_run:
         words = [preset] * (preset != "quick") + words
         preset = "dry-run"

@@ -114,7 +114,7 @@ class EpochRecord(Line, tag="epoch", frozen=True):
     `seconds` are of training alone. `train_loss` is the mean over the samples, each
     before its step; `test_acc` is in [0, 1]. `resumed` is "elsewhere" before a
     checkpoint, "here" in the first epoch after it, which warms up. `wire_bytes` are
-    sent by several workers.
+    sent by several workers. `params_sha256` is of all parameters, with `same_bits`.
     """
 
     epoch: int
@@ -125,6 +125,7 @@ class EpochRecord(Line, tag="epoch", frozen=True):
     eval_seconds: float = 0.0
     resumed: Optional[Literal["elsewhere", "here"]] = None
     wire_bytes: Optional[int] = None
+    params_sha256: Optional[str] = None
 
 
 class GanEpochRecord(Line, tag="gan-epoch", frozen=True):

@@ -295,6 +295,7 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     lost: Optional[float] = None
     cost: Optional[float] = None
     steps: Optional[int] = None
+    params_sha256: Optional[str] = None
     batch_size: Optional[int] = None
     peak_bytes: Optional[int] = None
 

@@ -398,6 +398,8 @@ assert mfu > 0.3 and tf32 != "on"
 # rows of its shard out of them within its graph. On CPU contexts its trainer sums on
 # the host (`kvstore="local"`). On GPUs it sums all gradients as one array and launches
 # each pass as a CUDA graph. None of this changes the results by more than rounding.
+# With `--same-bits` (Chapter 1) each device passes through its shards of a batch one
+# after the other, and any number of devices ends with the same parameters.
 
 # %%
 if __name__ == "__main__":

@@ -110,6 +110,10 @@ class BucketTrainer:
     def step(self, batch_size: int) -> None:
         """Sum the gradients over the devices, and update every replica alike."""
         self.allreduce_grads()
+        self.update(batch_size)
+
+    def update(self, batch_size: int) -> None:
+        """Update every replica by its own gradients, which are sums already."""
         for values, grads in zip(self._values, self._grads):
             mx.nd.sgd_update(
                 values, grads, lr=self._lr, rescale_grad=1 / batch_size, out=values

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine import builds
@@ -24,7 +24,9 @@ from d2lpar.text import plural
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
+T = TypeVar("T")
 MAX_DEVICES = 256  # each CPU context has threads and buffers of its own
+CHUNKS = 8  # of a batch that is computed with the same bits on any devices
 
 
 class Device(NamedTuple):
@@ -196,6 +198,23 @@ def check_count(count: int, available: int) -> None:
             f"num-devices {count!r}: --devices gives {available}; ask for 1 to "
             f"{available}, or for more devices (--devices cpu:N)"
         )
+
+
+def for_chunks(of_devices: Sequence[T]) -> list[T]:
+    """Return the item of each of a batch's 8 chunks, of a list with one per device.
+
+    The devices take turns. Replicas on ``for_chunks(devices)`` are trained with the
+    same bits on any number of devices. Raises :class:`DeviceError` for more than 8.
+
+    >>> for_chunks(["cpu(0)", "cpu(1)", "cpu(2)"])[:5]
+    ['cpu(0)', 'cpu(1)', 'cpu(2)', 'cpu(0)', 'cpu(1)']
+    """
+    if len(of_devices) > CHUNKS:
+        raise DeviceError(
+            f"{len(of_devices)} devices for {CHUNKS} chunks of a batch: with the same "
+            f"bits use at most {CHUNKS} devices, as by --num-devices 1,{CHUNKS}"
+        )
+    return [of_devices[k % len(of_devices)] for k in range(CHUNKS)]
 
 
 def default_counts(available: int) -> list[int]:

@@ -208,8 +208,8 @@ LENET = Experiment(
     "Training on several devices from scratch",
     "trains LeNet: accuracy, seconds per epoch",
     presets={
-        "quick": QUICK,
-        "book": BOOK,
+        "quick": {**QUICK, "same_bits": False},
+        "book": {**BOOK, "same_bits": False},
         "dry-run": {"num_epochs": 1, "data": {"n_train": 128, "n_test": 64}},
     },
     measure="d2lpar.lenet:train",

@@ -130,6 +130,43 @@ def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
             allreduce([of_one[i] for of_one in grads])
 
 
+def allreduce_in_tree(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Sum each gradient over the replicas, in place, as :func:`sum_in_tree` does.
+
+    As `reduce` of `train_batch`, with replicas on ``devices.for_chunks(devices)``, it
+    makes the step's bits independent of the number of devices.
+    """
+    grads = [
+        [params.grads]
+        if hasattr(params, "grads")
+        else [p.grad for p in _untied(params)]
+        for params in device_params
+    ]
+    for of_all in zip(*grads):
+        total = sum_in_tree(of_all)
+        for other in of_all[1:]:
+            total.copyto(other)
+
+
+def sum_in_tree(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Add equal-shaped arrays in pairs, in an order that only their number determines.
+
+    Eight are summed as ``((0+4) + (2+6)) + ((1+5) + (3+7))``. Devices that take turns
+    add their own first. The sum replaces the first array, which is returned; others
+    change, too.
+
+    >>> arrays = [np.array([2.0**k]) for k in range(5)]
+    >>> sum_in_tree(arrays), arrays[1]
+    (array([31.]), array([18.]))
+    """
+    while len(arrays) > 1:
+        half = (len(arrays) + 1) // 2
+        for total, other in zip(arrays, arrays[half:]):
+            total += other.as_in_context(total.ctx)
+        arrays = arrays[:half]
+    return arrays[0]
+
+
 def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Take a step of minibatch SGD in place: p -= lr * p.grad / batch_size."""
     params = _untied(params)

@@ -90,6 +90,8 @@ def launch(**flags) -> None:
         )
     given = flags_of(name, words[2:])  # every worker will read them
     experiment.refuse_unused(given)
+    if given.get("same_bits"):
+        raise SettingError("launch: --same-bits: servers add what arrives first")
     if given.get("repeats", 1) > 1 or "," in given.get("num_devices", ""):
         raise SettingError(
             "launch: workers measure one thing at a time: write one --num-devices, and "

@@ -73,6 +73,10 @@ run_options = _options(
         help="Threads per CPU context.",
     ),
     _flag("--deterministic", "The same bits in every repeat on GPUs; slower."),
+    _flag(
+        "--same-bits",
+        "The same bits on any number of devices; slower. [multiple_gpus and _concise]",
+    ),
     option(
         "--preset",
         type=Choice(("quick", "book", "sharp", "as-published")),

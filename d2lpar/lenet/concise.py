@@ -6,6 +6,7 @@ Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import numpy
 
@@ -13,11 +14,12 @@ from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.book_lenet import check_images
 from d2lpar.buckets import BucketTrainer
+from d2lpar.devices import for_chunks
 from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
 from d2lpar.lenet import network
 from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import TrainingState, setup
-from d2lpar.parallel import shares, split_batch
+from d2lpar.parallel import shares, split_batch, sum_in_tree
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.step_checks import check_dtype, check_labels, check_losses
 
@@ -58,6 +60,7 @@ def train(
     seed: int = 0,
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
+    same_bits: bool = False,
 ) -> Iterator[EpochRecord]:
     """Train in Gluon, yielding one record per epoch; see :func:`d2lpar.lenet.train`.
 
@@ -69,7 +72,10 @@ def train(
     n = len(data.y_train)
     copies = [on_device((data.X_train, data.y_train), device) for device in devices]
     X_test, y_test = on_device((data.X_test, data.y_test), devices[0])
-    per_device, kind = global_batch_size // len(devices), devices[0].device_type
+    shared_by, step = devices, cast(Callable, train_shards)
+    if same_bits:
+        shared_by, copies, step = for_chunks(devices), for_chunks(copies), train_chunks
+    per_device, kind = global_batch_size // len(shared_by), devices[0].device_type
     net, trainer, loss_of = build(
         state.params, devices, lr, per_device, network.device_channels(kind)
     )
@@ -77,18 +83,18 @@ def train(
     order = state.order(state.epoch + 1, n)
     for _ in range(num_epochs):
         epoch = Epoch()
-        orders = [np.array(order, dtype="int32", ctx=device) for device in devices]
+        orders = [np.array(order, dtype="int32", ctx=device) for device in shared_by]
         for batch in batch_slices(n, global_batch_size):
             shards = row_shards(copies, orders, batch)
             size = batch.stop - batch.start
-            epoch.add(train_shards(shards, losses_of, trainer, size))
+            epoch.add(step(shards, losses_of, trainer, size))
         # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
         order = state.order(state.epoch + 2, n)
         loss = epoch.end_training(n)
-        acc = evaluate(net, X_test, y_test, devices)
+        acc = evaluate(net, X_test, y_test, shared_by)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
         state.finish_epoch(network.get_host_params(net), lr)
-        yield record
+        yield state.with_sha256(record) if same_bits else record
 
 
 def train_batch(
@@ -104,7 +110,12 @@ def train_batch(
 
     `X` is float32 (n, 1, 28, 28) or what `net` takes, `y` (n,). Returns the losses,
     (n_k,) per busy device, not waited for. Errors: :func:`d2lpar.parallel.train_batch`.
+    Devices listed several times, in turn, as by ``d2lpar.devices.for_chunks(devices)``,
+    compute as many shards: :func:`train_chunks`.
     """
+    count = len(set(devices))
+    if any(device != devices[k % count] for k, device in enumerate(devices)):
+        raise ValueError(f"devices {devices}: list each once, or all of them in turn")
     X_shards, y_shards = split_batch(X, y, devices[: len(X) or 1])
     check_dtype(X_shards[0].dtype, trainer._params[0].dtype)
     if isinstance(net, network.LeNet):
@@ -117,7 +128,8 @@ def train_batch(
         check_losses([losses], [X_shard])
         return losses
 
-    return train_shards(list(zip(X_shards, y_shards)), losses_of, trainer, len(X))
+    step = train_shards if count == len(devices) else train_chunks
+    return step(list(zip(X_shards, y_shards)), losses_of, trainer, len(X))
 
 
 def train_shards(
@@ -145,6 +157,39 @@ def train_shards(
     if upto == "update":
         trainer.step(global_batch_size)
     return losses
+
+
+def train_chunks(
+    chunks: Sequence[tuple[np.ndarray, ...]],
+    losses_of: Callable,
+    trainer: gluon.Trainer | BucketTrainer,
+    global_batch_size: int,
+) -> list[np.ndarray]:
+    """Take the step of :func:`train_shards` on chunks, which devices take in turn.
+
+    The gradients are added by :func:`~d2lpar.parallel.sum_in_tree`, whoever computed
+    them, so that the bits depend on the chunks alone.
+    """
+    replicas = gradients(trainer)
+    losses, of_chunks = [], []
+    for first in range(0, len(chunks), len(replicas)):
+        some = chunks[first : first + len(replicas)]
+        losses += train_shards(some, losses_of, trainer, global_batch_size, "backward")
+        of_chunks += [[g.copy() for g in grads] for grads in replicas[: len(some)]]
+    totals = [sum_in_tree(grads) for grads in zip(*of_chunks)]
+    for grads in replicas:
+        for total, grad in zip(totals, grads):
+            total.copyto(grad)
+    trainer.update(global_batch_size)
+    return losses
+
+
+def gradients(trainer: gluon.Trainer | BucketTrainer) -> list[list]:
+    """Return the arrays of gradients that a trainer sums, a list per device."""
+    if isinstance(trainer, BucketTrainer):
+        return [[flat] for flat in trainer._grads]
+    trained = [p.list_grad() for p in trainer._params if p.grad_req != "null"]
+    return [list(of_device) for of_device in zip(*trained)]
 
 
 @gluon_block

@@ -10,12 +10,17 @@ from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.book_lenet import lenet
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.devices import check_contexts
+from d2lpar.devices import check_contexts, for_chunks
 from d2lpar.epochs import Epoch, check_settings, on_device
 from d2lpar.errors import DivergedError
 from d2lpar.lenet.network import padded, unpadded
 from d2lpar.lenet.state import TrainingState, setup
-from d2lpar.parallel import pushed_together, split_batch, train_batch
+from d2lpar.parallel import (
+    allreduce_in_tree,
+    pushed_together,
+    split_batch,
+    train_batch,
+)
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.step_checks import as_array
 
@@ -30,6 +35,7 @@ def train(
     seed: int = 0,
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
+    same_bits: bool = False,
 ) -> Iterator[EpochRecord]:
     """Train from scratch, yielding one record per epoch.
 
@@ -38,26 +44,32 @@ def train(
     every epoch; None starts from `seed`. Raises :class:`SettingError`,
     :class:`DeviceError`, and :class:`DivergedError` after an epoch whose loss or
     parameters are not finite; the `state` stays as before it.
+
+    `same_bits` trains a replica for each of a batch's 8 chunks, so that no bit depends
+    on the number of devices, if their threads and processors are the same; on GPUs only
+    with `d2lpar.runs.job.DETERMINISTIC` set. The records then have `params_sha256`.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
     n = len(data.y_train)
     X, y, X_test, y_test = on_device(data, devices[0])
-    params = padded(state.params, devices[0].device_type)
+    params, step = padded(state.params, devices[0].device_type), BUCKETS
+    if same_bits:
+        devices, step = for_chunks(devices), {**BUCKETS, "reduce": allreduce_in_tree}
     replicas = [Bucket(params, device) for device in devices]
     for _ in range(num_epochs):
         epoch = Epoch()
         order = np.array(state.order(state.epoch + 1, n), dtype="int32", ctx=devices[0])
         with pushed_together(devices[0]):
             for X_batch, y_batch in datasets.batches(X, y, global_batch_size, order):
-                losses = train_batch(X_batch, y_batch, replicas, devices, lr, **BUCKETS)
+                losses = train_batch(X_batch, y_batch, replicas, devices, lr, **step)
                 epoch.add(losses)
         loss = epoch.end_training(n)
         copies = [replica.copies() for replica in replicas]
         acc = accuracy(X_test, y_test, copies, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
         state.finish_epoch(unpadded(replicas[0]), lr)
-        yield record
+        yield state.with_sha256(record) if same_bits else record
 
 
 def evaluate_accuracy(

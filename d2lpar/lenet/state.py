@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy
+from msgspec.structs import replace
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
 from d2lpar.book_lenet import init_lenet
 from d2lpar.epochs import check_params, check_pixels, choose
 from d2lpar.errors import SettingError
+from d2lpar.records.kinds import EpochRecord
 
 
 @dataclass
@@ -37,6 +40,11 @@ class TrainingState:
         """Advance to the parameters after an epoch, or raise `DivergedError`."""
         check_params(self.epoch + 1, params, lr)
         self.params, self.epoch = params, self.epoch + 1
+
+    def with_sha256(self, record: EpochRecord) -> EpochRecord:
+        """Return an epoch's record with the SHA-256 of all parameters' bytes."""
+        joined = b"".join(p.tobytes() for p in self.params)
+        return replace(record, params_sha256=hashlib.sha256(joined).hexdigest())
 
     def tensors(self) -> dict[str, numpy.ndarray]:
         """Return the arrays of the state by name, for a checkpoint."""

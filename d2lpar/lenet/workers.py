@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
+from d2lpar.errors import SettingError
 from d2lpar.lenet import concise
 from d2lpar.lenet.network import get_host_params
 from d2lpar.lenet.state import TrainingState, setup
@@ -24,12 +25,16 @@ def train(
     seed: int = 0,
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
+    same_bits: bool = False,
     workers: Workers,
 ) -> Iterator[EpochRecord]:
     """Train as one of `workers`, yielding one record per epoch.
 
     All workers need the same data and state. Loss and accuracy are over all of them.
+    Raises :class:`SettingError` for `same_bits`, which one process alone can give.
     """
+    if same_bits:
+        raise SettingError("same_bits: servers add what arrives first")
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
     n = len(data.y_train)

@@ -115,7 +115,7 @@ class EpochRecord(Line, tag="epoch", frozen=True):
     `seconds` are of training alone. `train_loss` is the mean over the samples, each
     before its step; `test_acc` is in [0, 1]. `resumed` is "elsewhere" before a
     checkpoint, "here" in the first epoch after it, which warms up. `wire_bytes` are
-    sent by several workers.
+    sent by several workers. `params_sha256` is of all parameters, with `same_bits`.
     """
 
     epoch: int
@@ -126,6 +126,7 @@ class EpochRecord(Line, tag="epoch", frozen=True):
     eval_seconds: float = 0.0
     resumed: Optional[Literal["elsewhere", "here"]] = None
     wire_bytes: Optional[int] = None
+    params_sha256: Optional[str] = None
 
 
 class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
@@ -295,6 +296,7 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     lost: Optional[float] = None
     cost: Optional[float] = None
     steps: Optional[int] = None
+    params_sha256: Optional[str] = None
     batch_size: Optional[int] = None
     peak_bytes: Optional[int] = None
 

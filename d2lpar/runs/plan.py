@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar import experiments
-from d2lpar.devices import default_counts, names, parse_counts
+from d2lpar.devices import default_counts, for_chunks, names, parse_counts
 from d2lpar.errors import CheckpointError, SettingError
 from d2lpar.experiments import Experiment
 from d2lpar.machine import host
@@ -83,6 +83,10 @@ def plan(
     users = None if is_worker else host.user_threads()  # a worker's are the launcher's
     if threads or users:
         words.append(f"threads={threads or users}")
+    if settings.get("same_bits"):
+        for_chunks(chosen[: max(counts)])  # raises for too many
+        # They depend on the threads of a context, and on cuDNN's choices.
+        threads, deterministic = threads or users or 1, kind == "gpu"
     for name, value in experiment.environment_on(kind).items():
         if host.set_by_user(name) and os.environ[name] != value:
             words.append(f"{name}={os.environ[name]}")

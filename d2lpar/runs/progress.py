@@ -42,10 +42,13 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
     """Return a line of progress for a record line, or ""."""
     of_all = f"/{num_epochs}" if num_epochs else ""
     if isinstance(line, EpochRecord):
-        return (
+        words = (
             f"epoch {line.epoch}{of_all}, loss {line.train_loss:.3f}, accuracy "
             f"{line.test_acc:.3f}, {line.seconds:.3g} s"
         )
+        if line.params_sha256:
+            words += f", SHA-256 {line.params_sha256[:12]}"
+        return words
     if isinstance(line, GanEpochRecord):
         return (
             f"epoch {line.epoch}{of_all}, loss of D {line.d_loss:.3f}, of G "

@@ -120,11 +120,13 @@ def _check_agrees(checkpoint: Checkpoint, header: Header) -> None:
             f"{path}: of epoch {checkpoint.epoch}, this run ends with epoch "
             f"{num_epochs}; give --num-epochs {checkpoint.epoch} or more"
         )
+    may_differ = {"num_epochs", "threads"}
+    if header.settings.get("same_bits"):
+        may_differ.remove("threads")  # the bits depend on them
     different = [
         f"{name} {before.settings[name]}"
         for name, value in header.settings.items()
-        if name not in ("num_epochs", "threads")
-        and before.settings.get(name, value) != value
+        if name not in may_differ and before.settings.get(name, value) != value
     ]
     if different:  # a worker's flags, which were not completed by the checkpoint
         raise CheckpointError(

@@ -82,6 +82,22 @@ def test_plot_draws_the_same_again_without_mxnet_and_the_users_style(
         np.testing.assert_array_equal(imread(path), imread(real_run[0] / path.name))
 
 
+def test_the_same_bits_in_records_and_after_a_resume_elsewhere(tmp_path):
+    same = ["run", "multiple_gpus", "--num-epochs=2", f"--out={tmp_path}"]
+    d2lpar(
+        *same, "--same-bits", "--dry-run", "--data=sample", "--devices=cpu:2",
+        "--checkpoint-every=1",
+    )  # fmt: skip
+    (folder,) = tmp_path.glob("multiple_gpus/*")
+    assert "same_bits" in folder.name
+    checkpoint = folder / "cpu1.epoch000001.safetensors"
+    d2lpar(*same, f"--resume={checkpoint}", "--devices=cpu:3", "--num-devices=3")
+    runs = [files.read(folder / f"cpu{n}.jsonl") for n in (1, 2, 3)]
+    assert len({run.epochs[-1].params_sha256 for run in runs} - {None}) == 1
+    assert [run.header.settings["same_bits"] for run in runs] == [True] * 3
+    assert {run.header.threads_per_device for run in runs} == {1}
+
+
 def test_resume_takes_the_settings_of_its_checkpoint(real_run, tmp_path):
     checkpoint = max(real_run[0].glob("cpu1.*.safetensors"))
     done = d2lpar(

@@ -6,6 +6,7 @@ from support.command import python
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
+from d2lpar.devices import for_chunks, parse
 from d2lpar.errors import DeviceError, DivergedError
 from d2lpar.least_squares import METHODS, LeastSquare, measure, solve
 from d2lpar.machine import host
@@ -87,6 +88,16 @@ def test_every_method_finds_lapacks_solution(method, caplog):
     assert last.distance < tolerance and last.residual_norm == solution.residual_norm
     assert solution.seconds >= last.seconds > 0
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("method", [*DIRECT, "cgls"])
+def test_shared_by_8_the_answer_has_the_same_bits_on_any_devices(method):
+    A, b = problem(603, 20)
+    xs = [
+        solve(A, b, devices=for_chunks(parse(f"cpu:{n}")), method=method).x
+        for n in (1, 2, 3, 8)
+    ]
+    assert all(np.array_equal(x, xs[0]) for x in xs)
 
 
 @pytest.mark.parametrize("method", [*DIRECT, "cgls"])

@@ -201,6 +201,19 @@ def test_a_run_that_contradicts_its_checkpoint_is_refused(three_epochs, tmp_path
     assert str(caught.value).startswith(f"{three_epochs}: ")
 
 
+def test_with_the_same_bits_the_threads_stay(tmp_path):
+    now = a_header(**SETTINGS, same_bits=True, threads=2)
+    before = a_header(**SETTINGS, same_bits=True, threads=1)
+    state = lenet.start(0)
+    state.epoch = 1
+    lines = (before, an_epoch(1))
+    saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), lines)
+    path = str(checkpoints.save(tmp_path, saved))
+    assert Resumable(before, state, tmp_path, resume=path).epochs_to_go == 3
+    with pytest.raises(CheckpointError, match="trained with threads 1; "):
+        Resumable(now, state, tmp_path, resume=path)
+
+
 def test_other_settings_and_another_workload_are_refused(three_epochs, tmp_path):
     changed = a_changed_header({"global_batch_size": 100})
     with pytest.raises(CheckpointError, match="trained with global_batch_size 50; "):

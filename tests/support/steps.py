@@ -42,14 +42,15 @@ def buckets(contexts, n, steps):
 
 
 def concise(contexts, n, steps):
-    net, trainer, loss = in_gluon.build(params_of(), contexts, LR)
+    distinct = list(dict.fromkeys(contexts))  # of chunks, on which devices take turns
+    net, trainer, loss = in_gluon.build(params_of(), distinct, LR)
     for X, y in some_batches(n, steps):
         in_gluon.train_batch(X, y, net, contexts, trainer, loss=loss)
     per_param = [p.list_data() for p in net.collect_params().values()]
     hosts = [[replica.asnumpy() for replica in replicas] for replicas in per_param]
     return [
         [values[k].T if values[k].ndim == 2 else values[k] for values in hosts]
-        for k in range(len(contexts))
+        for k in range(len(distinct))
     ]
 
 

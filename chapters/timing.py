@@ -1,33 +1,34 @@
 # %% [markdown]
 # # Timing devices honestly
 #
-# How long does a device take?
+# How long does a device take, and is another one faster?
 #
 # ![Time until calls have returned, a tick, and until their work has finished, a dot: on
 # cores and on an H200](../figures/timing/clocks.png)
 #
-# **In one sentence.** A clock that does not wait reads at least twice too little in
-# each row of this picture, and says how long *Python* took to hand over the work.
+# **In one sentence.** In each row of this picture a clock that does not wait shows less
+# than half of the real time, because it measures how long Python needs to hand over the
+# work.
 #
-# Four published sources time a processor against a GPU, and two of them made this
-# mistake. One doubles 50,000,000 numbers on a T4 GPU in **0.64 ms** [1]. No T4 can do
-# this, and a line of arithmetic is enough to find out. In this chapter you learn five
-# rules for timing work that runs asynchronously, and a function of twelve lines that
-# follows the first four.
+# A published set of lecture notes [1] doubles 50,000,000 numbers on a T4 GPU in **0.90
+# ms**. No T4 can do this, and a line of arithmetic is enough to find out. Of four
+# published comparisons three stop the clock too early, and two results are wrong for
+# this reason. In this chapter we learn five rules for timing work that runs
+# asynchronously, and one rule for saying that something is faster.
 #
 # Run this chapter as a notebook, or as `python chapters/timing.py --num-devices 1,2`.
 
 # %%
 import resource
 import time
-from statistics import median, quantiles
+from statistics import median
 from textwrap import fill
 
 import numpy
 
-from d2lpar import allreduce, chapter, devices, np, npx, timing
-from d2lpar.records.comparison import summarize
-from d2lpar.records.kinds import StepRecord, TimingRecord
+from d2lpar import allreduce, chapter, devices, np, npx
+from d2lpar.records.comparison import false_alarms
+from d2lpar.records.kinds import TimingRecord
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
@@ -37,14 +38,15 @@ host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
 #
 # ![A call returns before its work is done](../docs/drawings/asynchronous-call.svg)
 #
-# A call of MXNet, or of PyTorch on a GPU, merely appends the operation to the device's
-# queue and returns. Background threads execute the queue. Python blocks only when it
-# needs a value: to print it, to convert it (`asnumpy`, `float`), or when it is told to
-# wait (`y.wait_to_read()`, `npx.waitall()`; in PyTorch `torch.cuda.synchronize()`).
+# A call of MXNet, or of PyTorch on a GPU, appends the operation to the device's queue
+# and returns. Background threads execute the queue. Python waits only when it needs a
+# value, for example to print it or to convert it (`asnumpy`, `float`), or when we tell
+# it to wait (`y.wait_to_read()`, `npx.waitall()`; in PyTorch
+# `torch.cuda.synchronize()`).
 #
 # *Predict before you run*: a program queues 1,000 operations. Python needs 0.05 ms for
 # each call, and the device 2 ms for each operation. How many milliseconds does a clock
-# read that does not wait?
+# show that does not wait?
 
 # %%
 chapter.predict("ms by a clock that does not wait", None)  # your number for None
@@ -63,27 +65,27 @@ print("tan of a million numbers, medians of 10:", end=" ")
 print(f"returned {median(naive):.3f}, finished {median(waited):.3f} ms")
 
 # %% [markdown]
-# The *naive* clock of the example reads 50 ms and not 2,000, because it only measures
-# how long Python takes to enqueue the operations. This time depends on the number of
-# calls, and not on the size of the arrays (exercise 1). Because calls return early, one
-# Python thread can keep several devices busy: while one device computes, Python
-# enqueues the work of the next.
+# The *naive* clock of the example shows 50 ms instead of 2,000 ms, because it only
+# measures how long Python needs to enqueue the operations. This time depends on the
+# number of calls, and not on the size of the arrays (exercise 1). Early returns are
+# useful, too: while one device computes, Python enqueues the work of the next device.
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
 # - **Warm up.** The first call may be slower, because threads are started, memory is
 #   reserved, and kernels are loaded or even compiled. Leave the first calls out.
 # - **Repeat.** Other programs run on the machine. Report the median, which is robust to
-#   outliers, together with the quartiles and the number of repetitions, n.
+#   outliers, with the range from the least to the largest time, and the number n of
+#   repetitions.
 # - **Check the result** of every repetition. Wrong results are often fast.
 #
-# The following function obeys four of the five rules; the fifth is about the operation
-# that you pass to it.
+# The function `measure` follows these three rules and the first one. Rule 5 concerns
+# the operation that we pass to it.
 
 
 # %%
 def measure(fn, device, expected, warmup=2, repeats=7):
-    """The milliseconds of fn(device), as median and quartiles."""
+    """The milliseconds of fn(device): median, range and number."""
     milliseconds = []
     for _ in range(warmup + repeats):
         npx.waitall()
@@ -92,9 +94,9 @@ def measure(fn, device, expected, warmup=2, repeats=7):
         npx.waitall()
         milliseconds.append(1e3 * (time.perf_counter() - start))
         assert numpy.allclose(result.asnumpy(), expected, rtol=1e-5)
-    low, middle, high = quantiles(milliseconds[warmup:], n=4)
-    first = f"first call {milliseconds[0]:.2f} ms"
-    return f"{middle:.2f} ms (quartiles {low:.2f}-{high:.2f}, n = {repeats}), {first}"
+    first, kept = milliseconds[0], sorted(milliseconds[warmup:])
+    spread = f"{kept[0]:.2f} to {kept[-1]:.2f}, n = {repeats}"
+    return f"{median(kept):.2f} ms ({spread}); first call {first:.2f} ms"
 
 
 right = numpy.tan(host)
@@ -102,147 +104,201 @@ print("tan:    ", measure(lambda device: np.tan(x), two[0], right))
 print("product:", measure(lambda device: np.dot(x, x), two[0], host @ host))
 
 # %% [markdown]
-# The package provides a version of this function for several devices. `timing.measure`
-# first starts the work on every device and only then waits for all of them, so that
-# they run concurrently. It keeps both clocks, and checks the joined results of all
-# devices. `timing.measure_host` does the same for NumPy.
+# The package provides such a function for several devices, `timing.measure`. It first
+# starts the work on every device and then waits for all of them, so that they compute
+# at the same time. It raises an error if a result is wrong, and `timing.ratio` raises
+# one if two results differ: a ratio of two different computations has no meaning.
 #
-# Are two devices faster, if each takes one half of the rows? One device and two take
-# turns, because the speed of a machine drifts, and the rule of Chapter 1 judges them.
+# ## Is it faster?
+#
+# Two programs are timed. The second one has the smaller median. Is it faster, or did
+# another program disturb the first one? If we time a program twice, the two medians
+# differ, too. A *verdict* therefore needs a rule that rarely tells equal programs
+# apart.
+#
+# **Take turns.** The speed of a machine drifts. If we time all of A first and then all
+# of B, the drift becomes a difference. We therefore time A, B, A, B, and so on.
+#
+# **Compare ranks.** Suppose that A and B are equally fast, and that we time each of
+# them four times. We sort the eight times. Then all orders of A's and B's are equally
+# likely, and there are 70 of them. In only two orders all times of A are on one side
+# and all times of B on the other:
+#
+#     A A A A B B B B   and   B B B B A A A A
+#
+# If we see one of these, chance would do the same in `2 / 70 = 2.9 %` of cases. This is
+# an exact *rank test* [2]. Two programs are told apart if chance would order them as
+# clearly in less than 5 % of cases. With three times each the share is at least `2 / 20
+# = 10 %`. Therefore the rule needs at least **four times on each side**.
+#
+# **Say how much.** The factor is the median of all ratios of a time of A and a time of
+# B. It stands with its *95 % interval*, which contains the true factor in at least 95 %
+# of cases.
+#
+# **Repeat the process.** The times of one process share its memory layout and its
+# cores. Therefore `d2lpar run` starts a process for each repetition. Inside of one
+# process, as in these cells, we also require a factor of more than 1.15. In our records
+# of cores no two processes that did the same work differ by as much.
+#
+# `chapter.verdict` follows this rule. Are two devices faster, if each computes one half
+# of the rows? Is NumPy faster? All three take turns.
 
 
 # %%
-def tan(chosen: list) -> timing.Timing:
-    rows = numpy.array_split(host, len(chosen))
-    x = {d: np.array(part, ctx=d) for d, part in zip(chosen, rows)}
-    return timing.measure(lambda d: np.tan(x[d]), chosen, expected=right, name="tan")
+def tan_on(chosen):
+    """Milliseconds of a tangent whose rows are split over the devices."""
+    parts = numpy.array_split(host, len(chosen))
+    parts = [np.array(part, ctx=device) for part, device in zip(parts, chosen)]
+    npx.waitall()
+    start = time.perf_counter()
+    results = [np.tan(part) for part in parts]
+    npx.waitall()
+    milliseconds = 1e3 * (time.perf_counter() - start)
+    assert numpy.allclose(numpy.concatenate(results), right, rtol=1e-5)
+    return milliseconds
 
 
-def verdict(one, other):
-    """What two lists of times say: their medians' ratio, if their quartiles differ."""
-    (low, middle, high), (low_of_other, of_other, high_of_other) = (
-        quantiles(seconds, n=4) for seconds in (one, other)
-    )
-    if low_of_other <= high and low <= high_of_other:
-        return "no difference: the quartiles overlap"
-    return f"{of_other / middle:.2f} times as long"
+def tan_of_numpy():
+    """Milliseconds of a tangent in NumPy."""
+    start = time.perf_counter()
+    numpy.tan(host)
+    return 1e3 * (time.perf_counter() - start)
 
 
-times = {1: [], 2: []}
-for _ in range(5):
-    for n in times:
-        latest = tan(two[:n])
-        times[n] += latest.seconds
-numpys = timing.measure_host(lambda: numpy.tan(host), threads=1, name="NumPy's tan")
-print(f"one context: {1e3 * median(times[1]):.2f} ms")
-print("two contexts, one thread each:", verdict(times[1], times[2]))
-print("NumPy, one thread:", verdict(times[1], numpys.seconds))
+one, both, numpys = [], [], []
+for _ in range(8):
+    one.append(tan_on(two[:1]))
+    both.append(tan_on(two))
+    numpys.append(tan_of_numpy())
+for name, times in (("tan on two contexts", both), ("NumPy's tan", numpys)):
+    names = "tan on one context", name
+    print(fill(chapter.verdict(one[1:], times[1:], names, "ms", in_turn=True), 88))
 
 # %% [markdown]
-# If each context has a core to itself, expect about one half. But compare with NumPy,
-# too: on a processor with wide vector registers it computes many tangents with one
-# instruction, and may be faster on one core than MXNet on two. Always compare several
-# devices with the best single-device implementation.
+# If each context has a core to itself, two contexts should be about twice as fast. On a
+# processor with wide vector registers NumPy computes many tangents with one
+# instruction, so it can be faster on one core than MXNet on two. Always compare several
+# devices with the best program for a single device.
 #
-# Timing a wrong result is meaningless, and so is a ratio of two different computations.
-# The package raises an error in both cases:
+# ## A program compared with itself
+#
+# How good is a rule? Let us compare a program with *itself*. Each difference that a
+# rule finds is then a *false alarm*. We time the same tangent twice, in turn, as if it
+# were two programs, A and A2.
+#
+# A popular rule of thumb looks at the *quartiles*, between which the middle half of the
+# times lies. It says that two programs differ if their quartiles do not overlap. The
+# cell draws pairs of samples of n times from our measurements of *one* program, 2,000
+# pairs for each n, and counts how often a rule tells the two samples apart.
+#
+# *Predict before you run*: in what percentage of the pairs does the rule of thumb raise
+# a false alarm, if each sample has n = 3 times?
 
 # %%
-part = timing.measure_host(lambda: numpy.tan(host[:500]), threads=1, name="half of it")
-for wrong in (
-    lambda: timing.measure_host(lambda: host, 1, expected=right, name="no tan"),
-    lambda: timing.ratio(part, numpys),
-):
-    try:
-        wrong()
-    except timing.TimingError as error:
-        print(fill(str(error), 88))
+chapter.predict("% of false alarms at n = 3", None)
+a, a2 = [], []
+for _ in range(20):
+    a.append(tan_on(two[:1]))
+    a2.append(tan_on(two[:1]))
+print(fill(chapter.verdict(a, a2, ("A", "A2"), "ms", in_turn=True), 88))
+
+print(" n  quartiles do not overlap  rank test")
+shares = {n: false_alarms(a + a2, n) for n in (3, 5, 9)}
+for n, share in shares.items():
+    print(f"{n:2} {share['quartiles']:24.0%} {share['rank test']:10.0%}")
+chapter.answer("% of false alarms at n = 3", 100 * shares[3]["quartiles"])
 
 # %% [markdown]
+# Why so many? Of the 20 orders of three A's and three B's the rule of thumb surely
+# tells apart four, such as A A A B B B and A A B A B B. In four more orders it does so
+# in about half of the cases. Together this is about `(4 + 4 / 2) / 20 = 30 %`. More
+# repetitions help the rule of thumb, but nobody counts its false alarms. The rank test
+# never says anything at n = 3, and from n = 4 on its share is below 5 %, whatever the
+# distribution of the times is.
+#
+# The same experiment works for a whole training. Run `d2lpar run multiple_gpus` twice,
+# with `--out a` and `--out a2`, and compare both records of one device by `d2lpar
+# compare A A2`. It recognises that both did the same work, and prints the false alarms
+# of the rules.
+#
+# One more warning: "cannot be told" does not mean "equal". A claim that something costs
+# *nothing* needs a margin: the whole interval of the factor must lie within, for
+# example, 0.98 and 1.02.
+#
 # ## Rule 5: new memory costs time
 #
 # A large result in a new array needs memory that the process does not have yet. The
 # operating system provides it in pages, usually of 4 KiB each, when a page is first
-# written. This event is called a *page fault*, and the clock counts it, too. On CPU
+# written. This event is called a *page fault*, and the clock includes it. On CPU
 # contexts MXNet requests new memory for every result of more than 32 MB, and often for
 # smaller ones, and returns it afterwards. On GPUs it keeps freed memory for the next
 # result.
 #
-# *Predict before you run*: we compute z = 2 * x for 10,000,000 numbers of 4 bytes, in a
+# *Predict before you run*: we compute z = 2 * x for 10,240,000 numbers of 4 bytes, in a
 # new array and in an existing one. How many pages of 4 KiB does a new array need?
 
 # %%
 chapter.predict("pages of a new array", None)
-chapter.answer("pages of a new array", numpy.ceil(10_000_000 * 4 / 4096))
-x = np.ones(10_000_000, ctx=two[0])
+chapter.answer("pages of a new array", 10_240_000 * 4 // 4096)
+x = np.ones(10_240_000, ctx=two[0])
 z = np.zeros_like(x)
-npx.waitall()
-forms = {
-    "in an old array": lambda: np.multiply(x, 2, out=z),
-    "in a new array": lambda: 2 * x,
-}
-seconds, faults = {name: [] for name in forms}, dict.fromkeys(forms, 0)
-for repetition in range(8):  # in turn; the first warms up
-    for name, double in forms.items():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        start = time.perf_counter()
-        double()
-        npx.waitall()
-        if repetition:
-            seconds[name].append(time.perf_counter() - start)
-            faults[name] += resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-for name in forms:
-    print(f"{name}: {1e3 * median(seconds[name]):.2f} ms, n = 7,", end=" ")
-    print(f"{faults[name] // 7:,} page faults")
-print("in a new array:", verdict(*seconds.values()))
+
+
+def double(out):
+    """Milliseconds and page faults of 2 * x, in an array or in a new one."""
+    npx.waitall()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    start = time.perf_counter()
+    np.multiply(x, 2, out=out)
+    npx.waitall()
+    milliseconds = 1e3 * (time.perf_counter() - start)
+    return milliseconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+samples = [double(out) for _ in range(8) for out in (z, None)][2:]  # two warm up
+old, new = (list(zip(*samples[k::2])) for k in (0, 1))
+for name, (milliseconds, faults) in (("existing", old), ("new", new)):
+    print(f"in the {name} array: {median(milliseconds):.2f} ms,", end=" ")
+    print(f"{median(faults):,.0f} page faults")
+names = "2 * x in the existing array", "2 * x in a new array"
+print(fill(chapter.verdict(old[0], new[0], names, "ms", in_turn=True), 88))
 
 # %% [markdown]
-# The two versions perform the same multiplications. If the second line has about as
-# many page faults as there are pages, the difference is what new memory costs; with
-# larger pages there are fewer faults. Static memory (Chapter 5) and fused kernels
+# Both versions perform the same multiplications. If the second one has about as many
+# page faults as a new array has pages, the difference is the cost of new memory. (With
+# larger pages there are fewer faults.) Static memory (Chapter 5) and fused kernels
 # (Chapter 13) need fewer new arrays.
 #
-# ## What an all-reduce costs
+# ## The cost of an all-reduce
 #
-# A second device saves work but costs an all-reduce, the sum of both devices' arrays
-# (Chapter 1). As a model, a copy takes a fixed time and a time per byte. LeNet's
-# gradients are half a megabyte, 130,000 numbers. A much smaller array shows how much of
-# their all-reduce is the fixed time.
+# A second device saves work and costs an all-reduce, the sum of the arrays of all
+# devices (Chapter 1). We model its time by a fixed part plus a part that grows with the
+# bytes. LeNet's gradients are half a megabyte, 130,000 numbers. A much smaller array
+# shows the fixed part.
 
 
 # %%
-def all_reduce(n: int) -> timing.Timing:
-    ones = [np.ones(n, ctx=device) for device in two]
-    data = [array.copy() for array in ones]
-
-    def reset():  # before each repetition, outside the clock
-        for array, one in zip(data, ones):
-            one.copyto(array)
-
-    def reduce(device):  # called once per device, but one call sums for both
-        if device == two[0]:
-            allreduce(data)
-        return data[two.index(device)]
-
-    sums = numpy.full(len(two) * n, float(len(two)))  # all devices' results
-    name = f"all-reduce of {n:,}"
-    return timing.measure(reduce, two, before=reset, expected=sums, name=name)
+def time_allreduce(n):
+    """Milliseconds of an all-reduce of n numbers."""
+    data = [np.ones(n, ctx=device) for device in two]
+    npx.waitall()
+    start = time.perf_counter()
+    allreduce(data)
+    npx.waitall()
+    milliseconds = 1e3 * (time.perf_counter() - start)
+    assert all((array == len(two)).all() for array in data)
+    return milliseconds
 
 
-small, lenets = map(all_reduce, (1_000, 130_000))
-print(fill(str(small), 88), fill(str(lenets), 88), sep="\n")
-share = 1 - small.median / lenets.median
-print(f"{share:.0%} of LeNet's all-reduce are its bytes:", end=" ")
-if share < 1 / 3:
-    print("fewer and larger sums would help")
-elif share > 2 / 3:
-    print("fewer bytes would help")
-else:
-    print("fewer sums and fewer bytes would help alike")
+pairs = [(time_allreduce(1_000), time_allreduce(130_000)) for _ in range(9)][2:]
+small, lenets = map(median, zip(*pairs))
+print(f"1,000 numbers: {small:.3f} ms, 130,000 numbers: {lenets:.3f} ms")
+print(f"{1 - small / lenets:.0%} of LeNet's all-reduce grows with the bytes")
 
 # %% [markdown]
-# Chapter 7 does both. Whether a second device is worth an all-reduce depends on what it
-# saves in the same training, which Chapter 6 measures.
+# If this share is below one half, fewer and larger sums save more than fewer bytes do.
+# Chapter 7 reduces both. Chapter 6 compares the cost of an all-reduce with the time
+# that a second device saves.
 #
 # ## Four published times, checked with arithmetic
 #
@@ -251,7 +307,7 @@ else:
 # fit into a cache, no correct time is below the larger of the two.
 #
 # *Predict before you run*: a product of two matrices of 15,360 x 15,360 was timed as
-# 0.457 s on a GPU [3]. How many TFLOP/s is that?
+# 0.457 s on a GPU [4]. How many TFLOP/s is that?
 
 # %%
 T4_BANDWIDTH = 320e9  # bytes per second
@@ -264,111 +320,87 @@ print(f"trig, T4: at least {1e3 * trig_bytes / T4_BANDWIDTH:.0f} ms")
 chapter.predict("TFLOP/s of the product", None)
 operations = 2 * 15_360**3  # a product: 15,360 multiplications and additions per number
 print(f"product, CPU: {operations / 296.9 / 1e9:.0f} GFLOP/s")
-chapter.answer("TFLOP/s of the product", round(operations / 0.457 / 1e12, 1))
+chapter.answer("TFLOP/s of the product", operations / 0.457 / 1e12)
 
 # %% [markdown]
 # | source and operation | published | our verdict |
 # |---|---|---|
-# | least-squares notes [1], x2 | T4 0.64 to 0.90 ms | below the bound: rule 1 |
-# | GPU wiki [2], sum of sin^2/cos^2 | T4 18.9 ms, CPU 738 ms | possible |
-# | GPUSOROBAN [3], product | GPU 0.457 s, CPU 297 s | the clock waited |
-# | a course [4], sum of 100,000 x 10 | GPU 28.6 to 68.8 % less | rules 1 and 2 |
+# | least-squares notes [1], x2 | T4 0.64 and 0.90 ms | below the bound: rule 1 |
+# | GPU wiki [3], sum of sin^2/cos^2 | T4 18.9 ms, CPU 738 ms | possible |
+# | GPUSOROBAN [4], product | GPU 0.457 s, CPU 297 s | the clock waited |
+# | a course [5], sum of 100,000 x 10 | GPU 28.6 to 68.8 % less | rules 1 and 2 |
 #
-# The wiki's `%timeit` does not wait either, but its 1,000 loops fill the queue until it
-# blocks, so its mean can be right. GPUSOROBAN does not name its GPU, so nobody can
-# compare 15.9 TFLOP/s with a peak.
+# The wiki's `%timeit` does not wait either. However, its 1,000 loops fill the queue
+# until it blocks, so its mean can be right. GPUSOROBAN does not name its GPU, so we
+# cannot compare 15.9 TFLOP/s with a peak.
 #
 # The next cell times the four operations in NumPy and MXNet, and in PyTorch if it is
-# installed, in several *forms*: as the source wrote them, in place, as one compiled
-# kernel, and others (the [appendix](../docs/appendix.md#what-the-processor-allows)
-# explains them, and a *roofline* plot). In the tables one context has all cores, and
-# two contexts share them.
+# installed. Each library uses several *forms*: as the source wrote the operation, in
+# place, as one compiled kernel, and others. The
+# [appendix](../docs/appendix.md#what-the-processor-allows) explains them, and a
+# *roofline* plot. A row of one context uses all cores; in a row of two contexts each
+# uses half of them.
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("timing")
 
 # %% [markdown]
-# Here are the fastest forms in two records of the published sizes, by the same rule of
-# quartiles. The first record is of one context with all cores.
+# The next table has the published sizes, from two records: of cores, and of an H200
+# with its host. It shows the fastest form of each library.
 
 # %%
+operations = ("x2", "sum", "trig", "product")
 for name in ("timing/book-cpu1.jsonl", "h200/timing/book-gpu1.jsonl"):
-    record, fastest = chapter.record(name), {}
-    for line in record.lines_of(TimingRecord):
-        on_host = line.devices[0].startswith("host")
-        if line.library == "MXNet" and line.form in ("as written", "dense layer"):
-            assert median(line.seconds) > 2 * median(line.naive_seconds)
-        key = line.operation, line.library, on_host
-        fastest[key] = min(fastest.get(key, line.seconds), line.seconds, key=median)
-    version, commit = record.header.versions["d2lpar"], record.header.git_commit[:7]
-    print(f"MXNet on {record.header.devices[0]}, d2lpar {version}, commit {commit}")
-    for operation in ("x2", "sum", "trig", "product"):
-        ours = summarize(fastest[operation, "MXNet", False])
-        theirs = summarize(fastest[operation, "NumPy", True])
-        said = "no difference"
-        if not ours.overlaps(theirs):
-            said = "faster" if ours.is_below(theirs) else "slower"
-        print(f"  {operation:8} {1e3 * ours.median:10.3f} ms, NumPy ", end="")
-        print(f"{1e3 * theirs.median:10.3f} ms: {said}")
+    fastest = {}
+    for line in chapter.record(name).lines_of(TimingRecord):
+        row = fastest.setdefault(f"{line.library}, {line.devices[0]}", {})
+        earlier = row.get(line.operation, float("inf"))
+        row[line.operation] = min(earlier, 1e3 * median(line.seconds))
+    print(f"{'ms':40}" + "".join(f"{operation:>11}" for operation in operations))
+    for place, row in fastest.items():
+        print(f"{place:40}" + "".join(f"{row[name]:11,.3f}" for name in operations))
 chapter.score()
 
 # %% [markdown]
-# For sin^2/cos^2 one kernel needs a single pass over the numbers, whereas NumPy needs
-# one for each of six operations. For the other three only a measurement shows how well
-# a library's routine suits the processor.
+# Compare a device with the *fastest* row of its host. The host's rows may use all of
+# its threads, but NumPy's element-wise operations use only one. For the sum of a
+# million numbers PyTorch on the host is faster than the H200. On the H200 PyTorch
+# doubles numbers faster than MXNet. For sin^2/cos^2 MXNet's fastest form is one kernel,
+# which reads the numbers once, whereas NumPy makes a pass for each of six operations.
 #
 # ## How much of the peak does training use?
 #
 # The *model FLOP utilisation* (MFU) is the arithmetic of a model per second divided by
 # the peak of the device. LeNet's two convolutions and two dense layers need `2 * (9 *
 # 20 * 26**2 + 500 * 50 * 9**2 + 800 * 128 + 128 * 10) = 4.5e6` operations per image for
-# the forward pass. The backward pass needs about twice as many, which gives 13.5e6. We
-# read two records of LeNet in Gluon on an H200, whose float32 peak is 67 TFLOPS: its
-# steps without and with a *CUDA graph*, which lets Python launch a whole pass by one
-# call.
-
-# %%
-study = chapter.record("h200/scaling/book-1thread-concise-gpu2.jsonl")
-(step,) = (
-    median(line.seconds)
-    for line in study.lines_of(StepRecord)
-    if (line.num_devices, line.global_batch_size) == (1, 256)
-)
-training = chapter.record("h200/multiple_gpus_concise/book-gpu1.jsonl")
-epoch = median(epoch.seconds for epoch in training.epochs[1:])
-assert [r.header.gpu_build["cuda_graphs"] for r in (study, training)] == [False, True]
-for record, images_per_second in ((study, 256 / step), (training, 60_000 / epoch)):
-    graph = "with" if record.header.gpu_build["cuda_graphs"] else "without"
-    mfu = 13.5e6 * images_per_second / 67e12
-    print(f"{graph} a CUDA graph: {images_per_second:,.0f} images/s, MFU ", end="")
-    print(f"{mfu:.1%}, commit {record.header.git_commit[:7]}")
-    assert not record.header.gpu_build["tf32"] and mfu < 0.1
-
-# %% [markdown]
-# In both forms LeNet with 256 images uses less than a tenth of the peak, as the cell
-# asserts; the largest Llama 3 was trained at an MFU of 0.38 to 0.43 on thousands of
-# GPUs [5]. A low MFU does not show its reason. The two records differ in the graph, and
-# in how biases are computed; in both most of the peak is unused. [A table of Chapter
-# 6](scaling.py) has both forms on one and two H200s.
+# the forward pass. The backward pass needs about twice as many, so a step needs 13.5e6
+# per image.
+#
+# In Gluon a step of 256 images takes
+# [1.16 ms](../figures/h200/scaling/book-1thread-results.txt "concise 256 | ms on 1") on
+# an H200, whose float32 peak is 67 TFLOPS. The MFU is therefore `256 * 13.5e6 / 1.16e-3
+# / 67e12 = 4.4 %`. In comparison, the largest Llama 3 was trained at an MFU of 38 to
+# 43 % on thousands of GPUs [6]. A low MFU does not show its cause. Chapter 6 looks for
+# it.
 #
 # ## Summary
 #
 # > **Takeaway.** Time = wait, clock, work, wait, clock. A time is at least
 # > `operations / peak`, and at least `bytes / bandwidth` for data that are not in a
-# > cache.
+# > cache. "Faster" needs four times on each side, in turn, and a rank test below 5 %.
 #
-# Wait before both readings of the clock. Warm up; repeat, and report the median, its
-# spread and n; check the result while you time it; mind new memory. A ratio needs equal
-# work on both sides: the same numbers, the same type, the same result.
+# Wait before both readings of the clock. Warm up and repeat. Report the median, its
+# range and n. Check the result, and keep new memory out of the clock. A ratio needs
+# equal work on both sides: the same numbers, the same type, the same result.
 #
 # ## Exercises
 #
 # 1. Make 10, 100 and 300 calls of `np.tan(x)` in a row, read the clock without waiting
 #    and after waiting, and divide by the number of calls. Repeat this with 10 x 10
 #    numbers. *(Without waiting it is Python's time per call, for both sizes. After
-#    waiting it is at least the larger of Python's and the device's. For 10 x 10 numbers
-#    this can be Python's, and then both clocks nearly agree.)*
+#    waiting it is at least the larger of Python's time and the device's time. For 10 x
+#    10 numbers this can be Python's, and then both clocks nearly agree.)*
 # 2. *On paper.* A core copies large arrays at 20 GB/s. It sums 1,000,000 float32
 #    numbers, again and again, in 0.1 ms each time. Is the clock wrong? How can you find
 #    out? *(`4e6 / 0.1e-3 = 40e9`, twice the bandwidth of the copy. The clock can be
@@ -376,16 +408,26 @@ for record, images_per_second in ((study, 256 / step), (training, 60_000 / epoch
 #    more than the cache of nearly any processor holds, so a time far below `400e6 /
 #    20e9 = 20 ms` would be suspect.)*
 # 3. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
-#    ask? *(Its float32 peak is 8.1 TFLOPS [6]. Ask whether they waited, whether the
+#    ask? *(Its float32 peak is 8.1 TFLOPS [7]. Ask whether they waited, whether the
 #    result was checked, and whether it was float32: tensor cores reach 65 in float16.)*
 # 4. *On paper.* A model of 7 billion parameters needs about 6 operations per parameter
 #    and token in training. One H200 trains 10,000 tokens per second in bf16. What is
 #    the MFU, with a peak of 990 TFLOPS? *(`6 * 7e9 * 1e4 = 4.2e14` operations per
 #    second, `4.2e14 / 990e12 = 0.42`.)*
-# 5. Repeat the course's measurement [4]: sum 100,000 x 10 numbers in NumPy and on a
+# 5. Repeat the course's measurement [5]: sum 100,000 x 10 numbers in NumPy and on a
 #    device, and print `100 * (1 - device / NumPy)`, without and with waiting. *(Without
 #    waiting it is the share that a launch saves, whatever the device. A value of -900
 #    means that the device takes `1 + 900 / 100 = 10` times as long.)*
+# 6. *On paper.* Two programs are timed five times each. All times of the second are
+#    smaller. In what share of cases would chance do this? What is the share for two
+#    equal programs if you stop measuring as soon as the rule says "faster"? *(There are
+#    252 orders of five and five, so `2 / 252 = 0.8 %`. The second share is larger than
+#    5 %, because each look is another chance of a false alarm: fix n beforehand.)*
+# 7. How many times are needed to find a true factor of 1.2? Draw n times of A from a
+#    normal distribution of mean 10 and standard deviation 1, and n times of B of mean
+#    12 and 1.2, and count how often `comparison.p_value(A, B) < 0.05`
+#    (`d2lpar.records.comparison`), for n = 4, 7 and 10. *(The share grows with n.
+#    Choose the smallest n with at least 80 %. A wider spread needs more.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` has a bug to repair: a clock that stops too
 # early.
@@ -394,11 +436,13 @@ for record, images_per_second in ((study, 256 / step), (training, 60_000 / epoch
 #
 # - [1] Least-squares notes on GPU computing (in Korean), `2022_05_03.ipynb` of
 #   <https://github.com/Daegeun02/GPGPU>
-# - [2] "GPU Data Science", a wiki (in Korean), `_wiki/GPU-Data-Science.md` of
+# - [2] Mann and Whitney, "On a Test of Whether one of Two Random Variables is
+#   Stochastically Larger than the Other", *Annals of Mathematical Statistics* 18, 1947
+# - [3] "GPU Data Science", a wiki (in Korean), `_wiki/GPU-Data-Science.md` of
 #   <https://github.com/likejazz/likejazz.github.io>
-# - [3] GPUSOROBAN, a blog (in Japanese), <https://soroban.highreso.jp/blog/blog-2326/>
-# - [4] *Data Science for Biostatisticians*,
+# - [4] GPUSOROBAN, a blog (in Japanese), <https://soroban.highreso.jp/blog/blog-2326/>
+# - [5] *Data Science for Biostatisticians*,
 #   <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
-# - [5] Llama Team, "The Llama 3 Herd of Models", <https://arxiv.org/abs/2407.21783>
-# - [6] NVIDIA, "T4 Tensor Core GPU",
+# - [6] Llama Team, "The Llama 3 Herd of Models", <https://arxiv.org/abs/2407.21783>
+# - [7] NVIDIA, "T4 Tensor Core GPU",
 #   <https://www.nvidia.com/en-us/data-center/tesla-t4/>

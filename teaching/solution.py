@@ -53,13 +53,31 @@ def break_even(batches, one, two):
     return start
 
 
-def chosen():
-    def int8(W):
-        scales = abs(W).max(axis=1) / 127
-        scales[scales == 0] = 1
-        return numpy.round(W / scales[:, None]).astype("int8"), scales
+def cgls(shards, num_steps, exchange):
+    r = [shard.b.copy() for shard in shards]
+    s = [shard.transposed(shard.b) for shard in shards]
+    allreduce(s, exchange)
+    p, x = [s_k.copy() for s_k in s], [0 * s_k for s_k in s]
+    for _ in range(num_steps):
+        q = [shard.times(p_k) for shard, p_k in zip(shards, p)]
+        squares = [q_k @ q_k for q_k in q]
+        allreduce(squares, exchange)
+        for k in range(len(shards)):
+            step = s[k] @ s[k] / squares[k]
+            x[k] += step * p[k]
+            r[k] -= step * q[k]
+        new = [shard.transposed(r_k) for shard, r_k in zip(shards, r)]
+        allreduce(new, exchange)
+        for k in range(len(shards)):
+            p[k][:] = new[k] + new[k] @ new[k] / (s[k] @ s[k]) * p[k]
+        s = new
+    return x
 
-    return int8
+
+def int8(W):
+    scales = abs(W).max(axis=1) / 127
+    scales[scales == 0] = 1
+    return numpy.round(W / scales[:, None]).astype("int8"), scales
 
 
 # What a person looks for in the free answers, one per exercise.

@@ -34,10 +34,7 @@ from d2lpar.puzzles.interconnect import UFUNCS, DeviceArray, Network, OnDevice
 
 ENDED = "its process has ended"
 LONGEST, DEVICES = 2**26, 64  # bytes of a message; at most
-DTYPES = {
-    *("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64"),
-    *("uint8", "uint16", "uint32", "uint64"),
-}
+PRELOADED = [__name__]  # by the server of fresh processes, before it starts
 NUMPY = {ufunc.__name__: ufunc for ufunc in UFUNCS}
 
 
@@ -58,6 +55,10 @@ class Source(NamedTuple):
         """Read a program."""
         return cls(path.read_text(encoding="utf-8"), name, str(path.parent), uid)
 
+    def start(self, seconds: float) -> Callable:
+        """Start a process in which the function can be called."""
+        return Apart(self, seconds)
+
     def load(self) -> Callable:
         """Run the program, and return its function."""
         os.chdir("/")
@@ -74,6 +75,13 @@ class Source(NamedTuple):
         return namespace[self.name]
 
 
+def apart(function: Callable | Source, seconds: float = 20) -> Callable:
+    """Return the function as one that runs in another process: see :class:`Apart`."""
+    if isinstance(function, Source):
+        return function.start(seconds)
+    return Apart(function, seconds)
+
+
 class Apart:
     """A function whose calls run in a process apart, for `seconds` in all.
 
@@ -83,7 +91,7 @@ class Apart:
     without an answer.
     """
 
-    def __init__(self, function: Callable | Source, seconds: float = 20):
+    def __init__(self, function: Callable | Source, seconds: float):
         self.seconds, self.end = seconds, time.monotonic() + seconds
         self.lent, self.kept = 0, dict[int, Any]()
         self.connection, theirs = multiprocessing.Pipe()
@@ -91,7 +99,7 @@ class Apart:
         context: Any = multiprocessing.get_context(
             "forkserver" if is_source else "fork"
         )
-        context.set_forkserver_preload([__name__])
+        context.set_forkserver_preload(PRELOADED)
         args = theirs, function, None if is_source else self.connection
         self.process = context.Process(target=_answer_calls, args=args, daemon=True)
         own_main = {"__main__": ModuleType("__main__")} if is_source else {}
@@ -104,46 +112,48 @@ class Apart:
     def __call__(self, *args: Any) -> Any:
         """Return what the function returns; its arrays of devices as they are here."""
         self.send(*args)
-        return self.answer()
+        while not self.serve():
+            pass
+        return self.found
 
     def send(self, *args: Any) -> None:
-        """Begin a call, whose result is the next :meth:`answer`."""
+        """Begin a call."""
+        self.found = None
         self.kept.clear()
         self._say([""], args)
 
-    def answer(self) -> Any:
-        """Serve the process until its function returns."""
-        while True:
-            result: Any = None
-            args: Any = None  # not held here while they are counted
-            noted, what, args = self._hear()
-            try:
-                for operation in noted:
-                    self._do(*operation)
-                args = _decoded(args, self._own)
-                if what in ("returned", "raised"):
-                    break
+    def serve(self) -> bool:
+        """Answer one message of the process; return whether the result is `found`."""
+        noted, what, args = self._hear()
+        try:
+            for operation in noted:
+                self._do(*operation)
+            args = _decoded(args, self._own)
+            if what in ("call", "repr"):
                 result = args[0](*args[1]) if what == "call" else repr(*args)
-            except Exception as error:
-                if what == "returned":
-                    raise AssertionError(
-                        f"its answer is no plain data: {error}"
-                    ) from None
-                self._say([type(error).__name__, str(error)], None)
-            else:
                 self._say([""], result)
+                return False
+        except Exception as error:
+            if what not in ("call", "repr"):
+                text = f"its answer is no plain data: {error}"
+                raise AssertionError(text) from None
+            self._say([type(error).__name__, str(error)], None)
+            return False
         if what == "returned":
-            return args
+            self.found = args
+            return True
         kind, text = map(str, args)
-        if kind == "NotImplementedError":
-            raise NotImplementedError(text)
-        raise AssertionError(text)
+        raise (
+            NotImplementedError if kind == "NotImplementedError" else AssertionError
+        )(text)
 
     def _do(self, number: int, what: str, *args: Any) -> None:
         """Do what the process has noted, and keep the result under the number."""
         if what == "free":
             self.kept.pop(number, None)
             return
+        if what not in ("method", "__call__", "reduce"):
+            raise TypeError(f"{what!r:.20} is none of a device")
         name, *given, options = _decoded(list(args), self._own)
         function = OPERATIONS[name] if what == "method" else getattr(NUMPY[name], what)
         self.kept[number] = function(*given, **vars(options))
@@ -217,7 +227,7 @@ def _encoded(value: Any, lend: Callable[[Any], int]) -> Any:
         return {"tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, (numpy.ndarray, numpy.generic)) or hasattr(value, "__array__"):
         array = numpy.asarray(value)
-        if array.dtype.name not in DTYPES:
+        if array.dtype.kind not in "fiub":
             raise TypeError(f"{value!r:.60} has no real numbers")
         return {"array": [array.dtype.name, list(array.shape), array.tobytes().hex()]}
     if callable(value) and not isinstance(value, type):
@@ -239,7 +249,7 @@ def _decoded(value: Any, own: Callable) -> Any:
         return own(kind, *parts)
     if kind == "array":
         dtype, shape, text = parts
-        if dtype not in DTYPES:
+        if (dtype := numpy.dtype(str(dtype))).kind not in "fiub":
             raise TypeError("not an array of numbers")
         return numpy.frombuffer(bytes.fromhex(text), dtype).reshape(shape)[()]
     if kind == "names":

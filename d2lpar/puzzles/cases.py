@@ -277,8 +277,8 @@ def _dropout(n, size, rng, place):
     seeds = _on_each(place, [numpy.array([s], "float32") for s in numbers])
 
     def draws(seed, start, stop):
-        drawn = numpy.random.default_rng(int(seed[0])).random(size, "float32")
-        return drawn[start:stop]
+        seed = abs(int(numpy.nan_to_num(seed[0])))  # no error tells what it is
+        return numpy.random.default_rng(seed).random(size, "float32")[start:stop]
 
     def draw_of(k):
         return lambda seed, *rows: place(k, draws(_on(k, seed, "draws"), *rows))

@@ -147,6 +147,8 @@ class DeviceArray(OnDevice):
             raise TypeError(f"{name} takes {' and '.join(sorted(OPTIONS))} only")
         check_one_device(*inputs, *out)
         values = [read(value) for value in inputs]
+        if ufunc is numpy.power:  # integers raise an error, which tells that one is < 0
+            values = [1.0 * value for value in values]
         if any(numpy.asarray(value).dtype.kind not in "fiub" for value in values):
             raise TypeError(f"{name} takes arrays of devices, numbers, arrays of them")
         if out:
@@ -166,7 +168,14 @@ class DeviceArray(OnDevice):
 
     def __setitem__(self, key, value):
         check_one_device(self, key, value)
-        self.__values[_index(read(key))] = read(value)  # the key may be a mask
+        if isinstance(key, OnDevice):
+            if (
+                key.dtype != bool or numpy.size(read(value)) != 1
+            ):  # how many is a secret
+                raise TypeError(
+                    "x[mask] = y takes a mask such as x < 0, and one number"
+                )
+        self.__values[_index(read(key))] = read(value)
 
     def copy(self):
         return self.__network.place(self.__device, self.__values)

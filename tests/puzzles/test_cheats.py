@@ -122,6 +122,24 @@ def read_by_errors(arrays, exchange):
     raise AssertionError("no error tells a number")
 
 
+def read_by_a_mask(arrays, exchange):
+    x = arrays[1].copy()
+    x[x > 0] = numpy.zeros(len(x))  # an error would tell how many there are
+
+
+def read_by_a_power(arrays, exchange):
+    signs = (arrays[1] > 0) * numpy.int64(-1)
+    2**signs
+    exchange([])
+    raise AssertionError("no error tells a sign")
+
+
+def read_by_a_seed(shards, seeds, draws, rate, exchange):
+    for guess in (1, 1e4, 1e9):
+        draws[0](numpy.sqrt(guess - seeds[0]), 0, 1)
+    raise AssertionError("no error tells a seed")
+
+
 def written_by_defaults(arrays, exchange):
     network = exchange.__defaults__[0]
     network.rounds = 2 * (len(arrays) - 1)
@@ -206,7 +224,9 @@ def no_parameters_gathered(shards, buffers, gradients, lr, exchange):
 
 def as_many_on_each(grads, gradients, counts, exchange):
     for grad, gradient in zip(grads, gradients):
-        grad[:] = sum(gradient(m) for m in range(len(counts[0])))
+        grad[:] = 0
+        for m in range(len(counts[0])):
+            grad += gradient(m)
     solutions.ring(grads, exchange)
     for grad in grads:
         grad /= sum(map(sum, counts))
@@ -249,6 +269,9 @@ NO_DATA = "is no number, list, slice or array|takes arrays of devices, numbers"
     *((name, read_by_a_ufunc, "use slices and") for name in ("ring", "central", "all_gather")),  # noqa: E501
     ("central", read_by_a_spy, ITS_OWN),
     ("central", read_by_errors, "no error tells a number"),
+    ("central", read_by_a_mask, "takes a mask such as x < 0, and one number"),
+    ("central", read_by_a_power, "no error tells a sign"),
+    ("dropout", read_by_a_seed, "no error tells a seed"),
     ("ring", written_by_defaults, "AttributeError"),
     ("fsdp", hoards, "over its target with .* held"),
     ("fsdp", frees_what_it_keeps, "is no plain data"),

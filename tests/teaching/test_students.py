@@ -1,5 +1,6 @@
 """What the homework's tests refuse, and what students and nbgrader get."""
 
+import importlib.util
 import inspect
 import os
 import re
@@ -16,8 +17,11 @@ import pytest
 from make_notebooks import ANSWER, FILES, definitions
 from make_students import HOMEWORK, SOLUTION, TESTS, for_students, written
 
+from d2lpar.puzzles import apart
 from d2lpar.puzzles.apart import Apart, Source
 
+if importlib.util.find_spec("torch"):
+    apart.PRELOADED.append("torch")
 SCRIPTS = {**FILES, "homework": HOMEWORK}
 REGION = re.compile(r"#+ BEGIN (SOLUTION|HIDDEN TESTS).*?#+ END \1", re.DOTALL)
 GRADED = {k: v for k, v in runpy.run_path(str(TESTS)).items() if k.startswith("test_")}
@@ -342,48 +346,76 @@ def test_each_choice_is_graded(right, wrong):
     assert bool(failed(text, ["int8_or_cgls"])) == (right != wrong)
 
 
-IN_PYTORCH = """
-import torch
-from torch import distributed
-
-def get_params(params):
-    return [torch.tensor(p, requires_grad=True) for p in params]
-
-def allreduce(tensor):
-    distributed.all_reduce(tensor)
-
-def split_batch(X, y):
-    n, rank = distributed.get_world_size(), distributed.get_rank()
-    return X.tensor_split(n)[rank], y.tensor_split(n)[rank]
-
+IN_PYTORCH = make_students.ROOT / "tests" / "support" / "homework_in_pytorch.py"
+IN_PYTORCH = IN_PYTORCH.read_text()
+BY_FORMULA = """
 def train_batch(X, y, params, lr, loss):
-    loss(*split_batch(X, y), params).backward()
+    loss(*split_batch(X, y), params)
     with torch.no_grad():
-        for p in params:
-            allreduce(p.grad)
-            p -= lr / len(X) * p.grad
-            p.grad = None
+        error = X @ params[0] - y
+        params[0] -= lr / len(X) * X.T @ error
 """
+NO_FUNCTION = """
+import os, sys
+sys.stdout.write("14 passed")
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def pytorch():
+    """The tests of the track in PyTorch."""
+    pytest.importorskip("torch", reason="no PyTorch: extra peers")
+    return importlib.import_module("test_homework_pytorch")
+
+
+def test_the_solution_in_pytorch_passes_and_the_blank_fails_each_test(pytorch):
+    assert failed(IN_PYTORCH, made=pytorch.InPyTorch) == {}
+    file = Path(pytorch.__file__).with_name("homework_pytorch.py")
+    blank = failed(file.read_text(), made=pytorch.InPyTorch)
+    assert blank.keys() == GRADED.keys()
+    assert {type(error) for error in blank.values()} == {NotImplementedError}
 
 
 @pytest.mark.parametrize(
     "right, wrong, fails",
     [
-        ("", "", set()),
-        ("torch.tensor(p, requires_grad=True)", "torch.from_numpy(p)",
-         {"get_params", "train_batch"}),
+        ("torch.tensor(p, requires_grad=True)",
+         "torch.from_numpy(p).requires_grad_()", "get_params"),
+        ("torch.tensor(p, requires_grad=True)",
+         "torch.tensor(p, requires_grad=True, dtype=torch.float64)", "get_params"),
+        ("X.tensor_split(n)", "X.chunk(n)", "split_batch"),
+        ("            allreduce(p.grad)\n", "", "train_batch"),
+        ("p.grad = None", "pass", "train_batch"),
+        ("loss(*split_batch(X, y), params)", "loss(X, y, params)", "train_batch"),
+        ("    distributed.all_reduce(tensor)",
+         "    tensor = tensor + 0\n    distributed.all_reduce(tensor)", "allreduce"),
+        ("    distributed.all_reduce(tensor)",
+         "    distributed.all_reduce(tensor)\n    tensor /= distributed."
+         "get_world_size()", "allreduce"),
+        ("    distributed.all_reduce(tensor)",
+         "    if distributed.get_world_size() < 3:\n        distributed.all_reduce"
+         "(tensor)", "allreduce"),
+        ("return total / rows", "return total / rows.numel()", "combine"),
+        ("new @ new /", "s @ s /", "int8_or_cgls"),
+        ("import numpy\n", NO_FUNCTION + "import numpy\n", "combine get_params"),
+        ("def combine", BY_FORMULA + "def combine", "train_batch"),
     ],
 )  # fmt: skip
-def test_the_track_in_pytorch(right, wrong, fails, tmp_path):
-    pytest.importorskip("torch", reason="no PyTorch: extra peers")
-    grader = runpy.run_path(str(TESTS.with_name("test_homework_pytorch.py")))
-    found, errors = grader["grade"](IN_PYTORCH.replace(right, wrong), tmp_path), set()
-    for name in ("get_params", "allreduce", "split_batch", "train_batch"):
-        try:
-            grader[f"test_{name}"](found)
-        except AssertionError:
-            errors.add(name)
-    assert errors == fails
+def test_mistakes_and_cheats_in_pytorch(right, wrong, fails, pytorch):
+    assert IN_PYTORCH.count(right) == 1
+    source = IN_PYTORCH.replace(right, wrong)
+    for function in fails.split():
+        errors = failed(source, [function], made=pytorch.InPyTorch)
+        assert errors and all(map(str, errors.values()))
+        assert {type(error) for error in errors.values()} == {AssertionError}
+
+
+def test_verify_names_the_mistake_in_pytorch(pytorch):
+    source = IN_PYTORCH.replace("            allreduce(p.grad)\n", "")
+    errors = failed(source, ["train_batch_is"], made=pytorch.InPyTorch)
+    (error,) = errors.values()
+    assert "only the shard of device 0 counts" in str(error)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -169,8 +169,8 @@ def int8(W):
 #    does the plain average of the m_k miss it, on two devices with n_1 > n_2? For which
 #    gradients is it right in spite of uneven shards? Does a step of `train_batch` need
 #    n_k?
-# 2. (20 points; part 3) **Does a second device pay?** Measure steps of chapter 1's
-#    `train_batch` on one context and on two, or of your PyTorch functions in one
+# 2. (20 points; part 3) **Does a second device pay?** Measure steps of
+#    `d2lpar.train_batch` on one context and on two, or of your PyTorch functions in one
 #    process and in two, for at least five batches, at least ten times each after a
 #    warm-up, in alternating order, with a clock that waits for the work. Report the
 #    machine, a table of medians and quartiles, and what `break_even` returns (10

@@ -11,9 +11,9 @@ import math
 import socket
 from multiprocessing.connection import wait
 from pathlib import Path
+from unittest import SkipTest
 
 import numpy
-import pytest
 from test_homework import *  # noqa: F403
 
 from d2lpar.puzzles import apart
@@ -21,7 +21,7 @@ from d2lpar.puzzles.apart import Apart, Source
 from d2lpar.puzzles.interconnect import read
 
 if importlib.util.find_spec("torch") is None:
-    pytest.skip("no PyTorch: pip install torch", allow_module_level=True)
+    raise SkipTest("no PyTorch: pip install torch")
 apart.PRELOADED.append("torch")
 
 # Run by each process: `call` is what this process calls.

@@ -485,6 +485,19 @@ def test_the_puzzles_run_as_a_notebook(build, capsys):
     assert "rebinding: wrong with" in out and "clock: wrong with" in out
 
 
+def test_the_command_of_the_text_runs_beside_the_notebook(build):
+    assert make_students.main(["homework"]) == 0
+    folder = build / "students"
+    names = {path.name for path in folder.iterdir()}
+    scripts = {"homework.py", "homework_pytorch.py"}
+    assert names == {"homework.ipynb", *scripts, *(f"test_{name}" for name in scripts)}
+    (command,) = re.findall(r"python -m (pytest test_\w+\.py)", HOMEWORK.read_text())
+    (folder / "homework.py").write_text(SOLUTION.read_text())
+    command = [sys.executable, "-m", *command.split(), "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
+
+
 # In an environment of its own: it brings JupyterLab.
 NBGRADER = Path(os.environ.get("D2LPAR_GRADERS", ""), "bin", "nbgrader")
 

@@ -109,8 +109,9 @@ def questions(rng: numpy.random.Generator) -> Iterator[tuple[str, int, str, str]
         f"A file has {rows},000,000 x {columns} float64 numbers, and a machine 16 GB. "
         "Which bytes do normal equations in blocks of 1,000 rows need, in one pass?",
         f"A block 1e-6 * 8 * 1e3 * {columns} = {8e3 * columns / 1e6:.0f} MB, and the "
-        f"Gram matrix 1e-6 * 8 * {columns} * {columns} = {8 * columns**2 / 1e6:.0f} MB. "
-        f"The file's {rows * columns * 8 / 1e3:.0f} GB stay on disk.",
+        f"Gram matrix 1e-6 * 8 * {columns} * {columns} = "
+        f"{8 * columns**2 / 1e6:.0f} MB. The file's "
+        f"{rows * columns * 8 / 1e3:.0f} GB stay on disk.",
     )  # fmt: skip
     left, right = int(one_of(1, 2, 3)), int(one_of(7, 9))
     yield (

@@ -167,7 +167,7 @@ def written(script: Path) -> nbformat.NotebookNode:
         elif script == HOMEWORK and defined:
             task = defined[1]
             own = {t: x for t, x in tests.items() if t.startswith(f"test_{task}")}
-            cells += helpers(tests) if task == "int8" else []
+            cells += helpers(tests) if task == "get_params" else []
             cells += function(task, cell.source, solutions[task], own)
         else:
             cells.append(cell)
@@ -178,11 +178,12 @@ def written(script: Path) -> nbformat.NotebookNode:
 
 
 def helpers(tests: dict[str, str]) -> list:
-    """A cell of what several tests call."""
-    own = [
-        text for name, text in tests.items() if name.startswith(("check_", "better"))
-    ]
-    return [graded(new_code_cell, "\n\n\n".join(own), "helpers")]
+    """A cell of what the tests import and share."""
+    imports = [n for n in ast.parse(TESTS.read_text("utf-8")).body
+               if isinstance(n, (ast.Import, ast.ImportFrom))]  # fmt: skip
+    shared = [x for name, x in tests.items() if name.startswith(("check_", "better"))]
+    source = "\n".join(map(ast.unparse, imports))
+    return [graded(new_code_cell, "\n\n\n".join([source, *shared]), "helpers")]
 
 
 def scripts_for_students() -> None:

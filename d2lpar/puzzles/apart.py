@@ -92,7 +92,7 @@ class Apart:
     """
 
     def __init__(self, function: Callable | Source, seconds: float):
-        self.seconds, self.end = seconds, time.monotonic() + seconds
+        self.seconds = seconds
         self.lent, self.kept = 0, dict[int, Any]()
         self.connection, theirs = multiprocessing.Pipe()
         is_source = isinstance(function, Source)
@@ -107,6 +107,8 @@ class Apart:
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: MXNet's
             self.process.start()
         theirs.close()
+        self.connection.recv_bytes()  # it has started, which takes a server seconds
+        self.end = time.monotonic() + seconds
         self.close = weakref.finalize(self, _close, self.process, self.connection)
 
     def __call__(self, *args: Any) -> Any:
@@ -130,8 +132,9 @@ class Apart:
                 self._do(*operation)
             args = _decoded(args, self._own)
             if what in ("call", "repr"):
-                result = args[0](*args[1]) if what == "call" else repr(*args)
-                self._say([""], result)
+                number, given = args
+                function = repr if what == "repr" else self._own("function", number)
+                self._say([""], function(*given))
                 return False
         except Exception as error:
             if what not in ("call", "repr"):
@@ -213,8 +216,6 @@ def _encoded(value: Any, lend: Callable[[Any], int]) -> Any:
     if isinstance(value, DeviceArray):
         shape, dtype = list(value.shape), str(value.dtype)
         return {"device": [lend(value), value.device, shape, dtype]}
-    if isinstance(value, Lent):
-        return {"function": [value.number]}
     if isinstance(value, slice):
         parts = [value.start, value.stop, value.step]
         return {"slice": [_encoded(part, lend) for part in parts]}
@@ -293,7 +294,7 @@ class Handle(OnDevice):
         self._asks.freed.append([self.number, "free"])
 
     def __repr__(self):
-        return self._asks("repr", [self])
+        return self._asks("repr", [0, [self]])
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         given = {key: _shadow(value) for key, value in options.items()}
@@ -317,16 +318,6 @@ def _shadow(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_shadow, value))
     return value.shadow if isinstance(value, Handle) else value
-
-
-class Lent(NamedTuple):
-    """A function of the process that checks."""
-
-    asks: Asks
-    number: int
-
-    def __call__(self, *args):
-        return self.asks("call", [self, args])
 
 
 class Asks:
@@ -366,10 +357,10 @@ class Asks:
             raise getattr(builtins, error, ValueError)(*text)
         return _decoded(value, self.make)
 
-    def make(self, kind: str, number: int, *parts: Any) -> Handle | Lent:
+    def make(self, kind: str, number: int, *parts: Any) -> Handle | Callable:
         """What stands here for an array or a function of the other process."""
         if kind == "function":
-            return Lent(self, number)
+            return lambda *args: self("call", [number, args])
         device, shape, dtype = parts
         shadow = self.network.place(device, numpy.ones(shape, dtype))
         return Handle(self, number, shadow)
@@ -383,6 +374,7 @@ def _answer_calls(connection: Connection, function: Any, theirs: Any) -> None:
     if theirs:
         theirs.close()
     os.setsid()
+    connection.send_bytes(b"started")
     asks, file = Asks(connection), file_of(function)
     while True:
         try:

@@ -94,7 +94,6 @@ class OnDevice(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     __slots__ = ()
     size = property(lambda self: math.prod(self.shape))
-    ndim = property(lambda self: len(self.shape))
 
     def __len__(self):
         if not self.shape:

@@ -264,7 +264,7 @@ NO_DATA = "is no number, list, slice or array|takes arrays of devices, numbers"
     ("zero1", all_on_the_host, ITS_OWN),
     ("local_sgd", simulated_on_one_device, "takes an array of device 1"),
     ("fsdp", gathered_on_the_host, ITS_OWN),
-    ("pipeline", written_as_finished, "'Lent' object has no attribute"),
+    ("pipeline", written_as_finished, "line .*Error"),
     *((name, the_frame_knows, "KeyError: 'case'") for name in ("split_unevenly", "grid", "clock", "batch_norm", "least_squares", "shard_gradients", "who_divides")),  # noqa: E501
     *((name, read_by_a_ufunc, "use slices and") for name in ("ring", "central", "all_gather")),  # noqa: E501
     ("central", read_by_a_spy, ITS_OWN),
@@ -272,14 +272,14 @@ NO_DATA = "is no number, list, slice or array|takes arrays of devices, numbers"
     ("central", read_by_a_mask, "takes a mask such as x < 0, and one number"),
     ("central", read_by_a_power, "no error tells a sign"),
     ("dropout", read_by_a_seed, "no error tells a seed"),
-    ("ring", written_by_defaults, "AttributeError"),
+    ("ring", written_by_defaults, "TypeError"),
     ("fsdp", hoards, "over its target with .* held"),
     ("fsdp", frees_what_it_keeps, "is no plain data"),
     *((name, runs_here, "wrong with") for name in ("who_divides", "clock", "least_squares", "batch_norm", "grid")),  # noqa: E501
     ("batch_norm", forges, "no plain data"),
-    ("overlap", lambda L, backward, send, wait: setattr(backward, "now", 0), "AttributeError"),  # noqa: E501
-    ("clock", seconds_of_the_closure, "AttributeError"),
-    ("local_sgd", lambda ws, gradients, *rest: gradients[0].__closure__, "AttributeE"),
+    ("overlap", lambda L, backward, send, wait: setattr(backward, "now", 0), "waited.0. is 0"),  # noqa: E501
+    ("clock", seconds_of_the_closure, "line .*Error"),
+    ("local_sgd", lambda ws, gradients, *rest: gradients[0].__closure__[0].cell_contents.goals, "AttributeError"),  # noqa: E501
     ("recursive_doubling", one_rest_only, "wrong with N = [67]"),
     ("tree", tree_of_one_rest, "wrong with N = [67]"),
     ("dropout", dropout_divides(lambda rate: rate), "wanted is"),

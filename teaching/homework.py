@@ -131,7 +131,8 @@ def break_even(batches, one, two):
 # %% [markdown]
 # ## Part 4: one of two (10 points)
 #
-# Write `cgls` or `int8`, whichever you like. Leave the other one as it is.
+# Write `cgls` or `int8`, whichever you like. Leave the other one as it is: if you write
+# both, `cgls` is graded.
 #
 # `cgls` is the method of conjugate gradients on least squares. An inner product of
 # vectors that have a part on each device is a sum over devices: `allreduce` sums arrays

@@ -181,7 +181,7 @@ def helpers(tests: dict[str, str]) -> list:
     """A cell of what the tests import and share."""
     imports = [n for n in ast.parse(TESTS.read_text("utf-8")).body
                if isinstance(n, (ast.Import, ast.ImportFrom))]  # fmt: skip
-    shared = [x for name, x in tests.items() if name.startswith(("check_", "better"))]
+    shared = [x for name, x in tests.items() if name.startswith("check_")]
     source = "\n".join(map(ast.unparse, imports))
     return [graded(new_code_cell, "\n\n\n".join([source, *shared]), "helpers")]
 

@@ -161,6 +161,16 @@ def train_batch(X, y, replicas, lr, backward, place, exchange):
         for k in range(1, len(replicas)):
             replicas[k][0][i][:] = exchange([(p, k)])[0]
 """
+ON_ALL_DEVICES = """
+def train_batch(X, y, replicas, lr, backward, place, exchange):
+    for params, grads in replicas:
+        for g in grads:
+            g[:] = 0
+        for shards in zip(*split_batch(X, y, len(replicas), place)):
+            backward(*shards, params, grads)
+        for p, g in zip(params, grads):
+            p -= lr / len(X) * g
+"""
 NOT_ON_SIX = """
 right = allreduce
 def allreduce(data, exchange):
@@ -233,6 +243,7 @@ def cgls(*args):
         (BY_A_UFUNC, "allreduce train_batch"),
         (BY_TEXT, "allreduce train_batch"),
         (ON_ONE_DEVICE, "train_batch"),
+        (ON_ALL_DEVICES, "train_batch_is train_batch_computes train_batch_hidden"),
         (NOT_ON_SIX, "allreduce"),
         (ONE_GRADIENT, "get_params"),
         (FRAMES, "break_even"),

@@ -35,7 +35,10 @@ from d2lpar.puzzles.interconnect import UFUNCS, DeviceArray, Network, OnDevice
 ENDED = "its process has ended"
 LONGEST, DEVICES = 2**26, 64  # bytes of a message; at most
 PRELOADED = [__name__]  # by the server of fresh processes, before it starts
-NUMPY = {ufunc.__name__: ufunc for ufunc in UFUNCS}
+# What the process apart does with an array.
+OPERATIONS: dict[str, Any] = {ufunc.__name__: ufunc for ufunc in UFUNCS}
+OPERATIONS |= {f.__name__: f for f in (operator.getitem, operator.setitem)}
+OPERATIONS["copy"] = DeviceArray.copy
 
 
 class Source(NamedTuple):
@@ -96,9 +99,8 @@ class Apart:
         self.lent, self.kept = 0, dict[int, Any]()
         self.connection, theirs = multiprocessing.Pipe()
         is_source = isinstance(function, Source)
-        context: Any = multiprocessing.get_context(
-            "forkserver" if is_source else "fork"
-        )
+        method = "forkserver" if is_source else "fork"
+        context: Any = multiprocessing.get_context(method)
         context.set_forkserver_preload(PRELOADED)
         args = theirs, function, None if is_source else self.connection
         self.process = context.Process(target=_answer_calls, args=args, daemon=True)
@@ -146,20 +148,18 @@ class Apart:
             self.found = args
             return True
         kind, text = map(str, args)
-        raise (
-            NotImplementedError if kind == "NotImplementedError" else AssertionError
-        )(text)
+        is_blank = kind == "NotImplementedError"
+        raise NotImplementedError(text) if is_blank else AssertionError(text)
 
     def _do(self, number: int, what: str, *args: Any) -> None:
         """Do what the process has noted, and keep the result under the number."""
         if what == "free":
             self.kept.pop(number, None)
             return
-        if what not in ("method", "__call__", "reduce"):
+        if what not in ("__call__", "reduce"):
             raise TypeError(f"{what!r:.20} is none of a device")
         name, *given, options = _decoded(list(args), self._own)
-        function = OPERATIONS[name] if what == "method" else getattr(NUMPY[name], what)
-        self.kept[number] = function(*given, **vars(options))
+        self.kept[number] = getattr(OPERATIONS[name], what)(*given, **vars(options))
 
     def _own(self, kind: str, number: int) -> Any:
         """What this process has lent under a number."""
@@ -195,14 +195,6 @@ def _close(process: Any, connection: Connection) -> None:
     process.kill()
     process.join()
     connection.close()
-
-
-# What the process apart does with an array, besides ufuncs.
-OPERATIONS: dict[str, Callable] = {
-    "getitem": operator.getitem,
-    "setitem": operator.setitem,
-    "copy": DeviceArray.copy,
-}
 
 
 def _encoded(value: Any, lend: Callable[[Any], int]) -> Any:
@@ -303,14 +295,14 @@ class Handle(OnDevice):
         return options["out"][0] if "out" in options else handle
 
     def __getitem__(self, key):
-        return self._asks.note(self.shadow[key], "method", "getitem", self, key)
+        return self._asks.note(self.shadow[key], "__call__", "getitem", self, key)
 
     def __setitem__(self, key, value):
         self.shadow[_shadow(key)] = _shadow(value)
-        self._asks.note(None, "method", "setitem", self, key, value)
+        self._asks.note(None, "__call__", "setitem", self, key, value)
 
     def copy(self):
-        return self._asks.note(self.shadow.copy(), "method", "copy", self)
+        return self._asks.note(self.shadow.copy(), "__call__", "copy", self)
 
 
 def _shadow(value: Any) -> Any:

@@ -102,8 +102,6 @@ def test_the_solution_passes_and_the_blank_fails_each_test():
 )  # fmt: skip
 def test_typical_mistakes_fail_the_tests_of_their_function(right, wrong, fails):
     text = SOLUTION.read_text()
-    if "int8" in fails:  # the better one counts
-        text = without_cgls(text)
     assert text.count(right) == 1
     functions = fails.split()
     errors = failed(text.replace(right, wrong), functions)
@@ -112,10 +110,27 @@ def test_typical_mistakes_fail_the_tests_of_their_function(right, wrong, fails):
     assert all(str(error) for error in errors.values())
 
 
-def without_cgls(text):
-    return text + "\ndef cgls(*args):\n    raise NotImplementedError('write cgls')\n"
-
-
+CGLS = """
+def cgls(shards, num_steps, exchange):
+    r = [shard.b.copy() for shard in shards]
+    s = [shard.transposed(shard.b) for shard in shards]
+    allreduce(s, exchange)
+    p, x = [s_k.copy() for s_k in s], [0 * s_k for s_k in s]
+    for _ in range(num_steps):
+        q = [shard.times(p_k) for shard, p_k in zip(shards, p)]
+        squares = [q_k @ q_k for q_k in q]
+        allreduce(squares, exchange)
+        for k in range(len(shards)):
+            step = s[k] @ s[k] / squares[k]
+            x[k] += step * p[k]
+            r[k] -= step * q[k]
+        new = [shard.transposed(r_k) for shard, r_k in zip(shards, r)]
+        allreduce(new, exchange)
+        for k in range(len(shards)):
+            p[k][:] = new[k] + new[k] @ new[k] / (s[k] @ s[k]) * p[k]
+        s = new
+    return x
+"""
 BLANK_BUT_A_PICKLE = """
 class Runs:
     def __reduce__(self):
@@ -212,25 +227,18 @@ ONE_REPLICA = """
 right = cgls
 def cgls(shards, num_steps, exchange):
     return [right(shards, num_steps, exchange)[0]] * len(shards)
-def int8(W):
-    raise NotImplementedError
 """
-LOOKS_INSIDE = (
-    ONE_REPLICA
-    + """
+LOOKS_INSIDE = """
 def cgls(shards, num_steps, exchange):
     A = [shard.times.__closure__[0].cell_contents for shard in shards]
     return [numpy.linalg.lstsq(numpy.concatenate(A))] * len(shards)
 """
-)
 DESTROYS_W = """
 right = int8
 def int8(W):
     q, scales = right(W)
     W[:] = 0
     return q, scales
-def cgls(*args):
-    raise NotImplementedError
 """
 
 
@@ -250,7 +258,7 @@ def cgls(*args):
         ("strictly = break_even" + OR_EQUAL, "break_even"),
         (OVERWRITES, "combine"),
         (HIDES_INFINITY, "combine"),
-        (ONE_REPLICA, "int8_or_cgls"),
+        (CGLS + ONE_REPLICA, "int8_or_cgls"),
         (LOOKS_INSIDE, "int8_or_cgls"),
         (DESTROYS_W, "int8_or_cgls"),
         ("def allreduce(data, exchange):\n    __import__('os')._exit(0)", "allreduce"),
@@ -286,8 +294,6 @@ right = int8
 def int8(W):
     q, scales = right(W)
     return q, scales[:, None]
-def cgls(*args):
-    raise NotImplementedError
 """
 
 
@@ -351,7 +357,7 @@ LATE_LSTSQ = KRYLOV_AND_LSTSQ.replace(
     ],
 )
 def test_each_choice_is_graded(right, wrong):
-    text = SOLUTION.read_text().replace("def int8", "def other")
+    text = SOLUTION.read_text() + CGLS
     assert right in text
     text = text.replace(right, wrong) if right else text + wrong
     assert bool(failed(text, ["int8_or_cgls"])) == (right != wrong)

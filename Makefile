@@ -36,7 +36,7 @@ MAIN_JOB = multiple_gpus least_squares gan
 # The slow tests share little, and the file of the longest would keep the others waiting.
 PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 
-.PHONY: run test slow faults lint gallery notebooks book students slides clean main-job
+.PHONY: run test slow faults lint gallery notebooks book students grader exam slides clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
@@ -106,6 +106,19 @@ book: $(VENV)/.docs-$(EXTRA)
 # STUDENTS="homework timing" for some of them.
 students: $(VENV)/.docs-$(EXTRA)
 	$(VENV)/bin/python tools/make_students.py $(STUDENTS)
+
+# The homework's grader for Gradescope and Otter: build/grader.zip, which brings the wheels
+# that it needs for the Python of $(VENV).
+grader: $(VENV)/.docs-$(EXTRA)
+	rm -rf build/grader && mkdir -p build/grader/wheels
+	$(VENV)/bin/python -m pip wheel -q --no-deps -w build/grader/wheels .
+	$(VENV)/bin/python -m pip download -q --only-binary :all: -d build/grader/wheels \
+		numpy lazy_loader
+	$(VENV)/bin/python tools/make_students.py --grader
+
+# An exam of its own for each year, and its answers: build/exam/. SEED=2028 for another.
+exam: $(VENV)/.run-$(EXTRA)
+	$(VENV)/bin/python tools/make_exam.py $(if $(SEED),--seed $(SEED))
 
 # Four lessons as pages of slides. They load reveal.js from the network.
 slides: $(VENV)/.docs-$(EXTRA)

@@ -355,7 +355,7 @@ for condition in (10, 30, 100):
 # For m rows, n columns, N devices and T steps, `k = log10(condition)`, and a b that
 # some x fits closely:
 #
-# | | arithmetic of a device | all-reduced | digits lost |
+# | | arithmetic of a device | all-reduced | digits lost, about |
 # |---|---|---|---|
 # | gradient | T x 4 m n / N | n per step, T up to c condition^2 | 2 k |
 # | CGLS | T x 4 m n / N | n + 1 per step, T up to c condition | 2 k |

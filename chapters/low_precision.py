@@ -93,8 +93,8 @@ assert off <= step / 2 * 1.001
 # %% [markdown]
 # A product of integers is exact, and a sum of such products fits into 32 bits if it has
 # at most `2**31 / (255 * 127) = 66,311` terms. The two scale factors are applied once,
-# to the final sum. According to the wiki [1], the
-# tensor cores of a T4 do this at 16 times the float32 rate of its CUDA cores.
+# to the final sum. The wiki [1] quotes 8.1 TFLOPS for a T4 in float32, and 130 TOPS, 16
+# times as many, with quantised operations.
 
 # %%
 h = np.random.uniform(size=(4, 128))
@@ -188,9 +188,11 @@ chapter.answer("of 1,000 images in another class", round(changed))
 # %% [markdown]
 # Rounding changes a score by a small amount, so only images near a boundary between two
 # classes change their class. Some of them become right, others become wrong, and others
-# were wrong and remain so. If d images change their class at random, the number of
-# right ones changes with a standard deviation of at most `sqrt(d)`. We speak of a loss
-# only if the difference is above `2 * sqrt(d)`, which chance rarely exceeds.
+# were wrong and remain so. If d images change their class independently of each other,
+# and on average as many become right as wrong, the number of right ones changes with a
+# standard deviation of at most `sqrt(d)`. We speak of a loss only if the difference is
+# above `2 * sqrt(d)`, which chance then rarely exceeds. Similar images may change
+# together, because they are rounded to the same steps; chance is then larger.
 #
 # ## MXNet's own quantization, and its speed
 #
@@ -441,10 +443,11 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # First check that the machine was idle. The trained, the stretched and the equalised
-# network do the same work, so the three rows of "int8-naive" must have about the same
-# speed; otherwise no speeds of this run can be compared. Two precisions differ in speed
-# if their quartiles do not overlap, and in accuracy by the rule of `2 * sqrt(d)`. The
-# file `...-results.txt` of the run names the reason for each row without numbers.
+# network do the same work, so their three rows of "int8-naive" show how much the speed
+# of this machine varied during the run. A ratio of two precisions that is closer to 1
+# than the ratio of these rows says nothing. Accuracies differ by the rule of `2 *
+# sqrt(d)`. The file `...-results.txt` of the run names the reason for each row without
+# numbers.
 #
 # ## Summary
 #
@@ -485,8 +488,9 @@ if __name__ == "__main__":
 #    the extremes: with 1 the other channels have two steps, and with 0.01 the stretched
 #    channel is lost.)*
 # 6. **How large an outlier?** Stretch by 1, 4, 16, 64, 128 and 512. *(Each factor of 2
-#    takes one bit from the other channels. From 512 on they have `255 / 512 = 0.5`
-#    steps, so they are rounded to 0 or 1 step.)*
+#    takes one bit from the other channels. At 512 the largest of their numbers is
+#    `255 / 512 = 0.5` steps: it is rounded to 0 or 1 step, and the average number to
+#    0.)*
 #
 # ## Sources
 #

@@ -401,8 +401,9 @@ for age in (0, 1, 4, 16):
 # %% [markdown]
 # The steps converge below the limit `2 * sin(pi / (4 * age + 2))` and diverge above it,
 # as the assertion checks for `0.9 * limit` and `1.1 * limit`. For old gradients the
-# limit is close to `pi / (2 * age + 1)`, so twice as many workers need about half of
-# the learning rate. In addition, two asynchronous runs can differ, since the order of
+# limit is close to `pi / (2 * age + 1)`. With many workers, whose gradients are about
+# as old as there are workers, twice their number therefore needs about half of the
+# learning rate. In addition, two asynchronous runs can differ, since the order of
 # the pushes depends on time.
 #
 # Let us compare the three ways with records of two workers and a server on one machine

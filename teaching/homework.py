@@ -13,12 +13,29 @@
 #
 #     python -m pytest test_homework.py
 #
-# You need NumPy only. The devices are those of the puzzles (`docs/puzzles.md`):
-# `place(k, array)` returns a copy of a NumPy array on device k, only slices, + - * /
-# and `x[:] = y` compute with it, and only `exchange` copies it to another device. The
-# tests run your functions in a process of their own, compare values with NumPy's, and
-# look at no clock. Any way to sum by `exchange` has full points. Part 1 may be
-# handed in as `homework_pytorch.py` instead, with two processes as devices.
+# You need NumPy only. `place(k, array)` returns a copy of a NumPy array on device k.
+# A call of `exchange` is a round: it takes pairs (array, to), at most one from a device
+# and one to a device, and returns the copies that arrive, in this order:
+#
+#     at_1, at_2 = exchange([(data[0], 1), (data[1], 2)])
+#
+# What works with an array x of a device, together with other arrays of *this* device
+# and with plain numbers:
+#
+# | | |
+# |---|---|
+# | read a part | `x[2:4]`, `x[0]`, `x[:, None]`: views, as in NumPy |
+# | write | `x[:] = y`, `x[...] = y`, `x[2:4] += y`, `x -= y`, `x[x < 0] = 0` |
+# | compute | `+ - * / **`, `<`, `abs(x)`, `numpy.sqrt(x)`, `numpy.minimum(x, 1)` |
+# | inner product | `x @ y`, or `(x * y).sum()`: an array without axes, on the device |
+# | ask | `len(x)`, `x.shape`, `x.size`, `x.dtype`, `x.device`, `print(x)` |
+# | copy | `x.copy()` on the same device |
+#
+# The tests run your functions in another process, for at most 20 seconds each. They
+# compare values with NumPy's. The numbers differ in each run. Arrays and lists that you
+# are given stay as they are, unless the text says that you change them. Any way to sum
+# by `exchange` has full points. All parts may be handed in as `homework_pytorch.py`
+# instead, in which processes are devices.
 #
 # ## Part 1: four functions (40 points)
 #
@@ -86,7 +103,7 @@ def combine(means, counts):
 
     ``means[k]`` (d,) is device k's mean gradient over its ``counts[k]`` rows. A device
     without a row has the mean 0 / 0, which is nan. At least one device has a row. The
-    nan of a device with rows has diverged, and is not hidden.
+    nan or inf of a device with rows has diverged, and is not hidden.
     """
     raise NotImplementedError("write combine")
 
@@ -96,7 +113,8 @@ def combine(means, counts):
 #
 # Speed varies from step to step, so two medians do not yet make a difference. We say
 # that two devices win at a batch if the *upper quartile* of their seconds is below the
-# *lower quartile* of one device's (both by `numpy.percentile`).
+# *lower quartile* of one device's (both by `numpy.percentile` as it is called without
+# a method). Below means smaller: equal quartiles are no win.
 
 
 # %%
@@ -113,22 +131,35 @@ def break_even(batches, one, two):
 # %% [markdown]
 # ## Part 4: one of two (10 points)
 #
-# Choose one of these functions:
+# Write `cgls` or `int8`, whichever you like. Leave the other one as it is: if you write
+# both, `cgls` is graded.
 #
-# - `cgls(shards, num_steps, exchange)`: x after `num_steps` steps of CGLS (conjugate
-#   gradients on least squares) from x = 0, a replica on each device, in a list. Shard k
-#   is on device k: `shard.b` is there, `shard.times(x)` is A_k x for an x there, and
-#   `shard.transposed(r)` is A_k^T r. Call each of the two at most `num_steps + 1` times
-#   per shard.
-# - `int8(W)`: an array `q` (rows, d) of int8 and one scale per row, so that `scale * q`
-#   is within half a scale of the row, and the largest |q| of each row is 127. A row of
-#   zeros stays zero, and its scale is finite.
+# `cgls` is the method of conjugate gradients on least squares. An inner product of
+# vectors that have a part on each device is a sum over devices: `allreduce` sums arrays
+# without axes, too.
 
 
 # %%
-def chosen():
-    """Return your function, which is called `cgls` or `int8`."""
-    raise NotImplementedError("write chosen")
+def cgls(shards, num_steps, exchange):
+    """Solve least squares over all rows: x after `num_steps` steps from x = 0.
+
+    Returns a list of replicas of x (d,), one on each device. Shard k is on device k:
+    `shard.b` is there, ``shard.times(x)`` is A_k x for an x there, and
+    ``shard.transposed(r)`` is A_k^T r. Call each of the two at most num_steps + 1 times
+    per shard.
+    """
+    raise NotImplementedError("write cgls")
+
+
+# %%
+def int8(W):
+    """Quantise the NumPy array W (rows, d) with one scale per row.
+
+    Returns (q, scales): q (rows, d) is int8, and the scales are (rows,) or (rows, 1).
+    ``scale * q`` is within half a scale of the row, and the largest abs(q) of a row is
+    127. A row of zeros stays zero, and its scale is finite.
+    """
+    raise NotImplementedError("write int8")
 
 
 # %% [markdown]
@@ -139,8 +170,8 @@ def chosen():
 #    does the plain average of the m_k miss it, on two devices with n_1 > n_2? For which
 #    gradients is it right in spite of uneven shards? Does a step of `train_batch` need
 #    n_k?
-# 2. (20 points; part 3) **Does a second device pay?** Measure steps of chapter 1's
-#    `train_batch` on one context and on two, or of your PyTorch functions in one
+# 2. (20 points; part 3) **Does a second device pay?** Measure steps of
+#    `d2lpar.train_batch` on one context and on two, or of your PyTorch functions in one
 #    process and in two, for at least five batches, at least ten times each after a
 #    warm-up, in alternating order, with a clock that waits for the work. Report the
 #    machine, a table of medians and quartiles, and what `break_even` returns (10

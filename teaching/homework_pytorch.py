@@ -1,10 +1,13 @@
-"""Part 1 of the homework in PyTorch: two processes, and a device is a process.
+"""The homework in PyTorch: a device is a process. 70 of the 100 points are by tests.
 
     python -m pytest test_homework_pytorch.py
 
-Fill in the four functions. Each process calls them with the same arguments, after
+Hand in this file in place of `homework.py`, where the exercises stand, and more about
+`combine`, `break_even`, `cgls` and `int8`, the last two of which are a choice. The
+points are the same. One to seven processes call each function at once, after
 ``distributed.init_process_group("gloo")``. `distributed.all_reduce`, or `send` and
-`recv`, may carry the sum; `DistributedDataParallel` is not needed. 10 points each.
+`recv`, may carry a sum; `DistributedDataParallel` is not needed. Arguments stay as they
+are, unless the text says that you change them.
 """
 
 
@@ -22,6 +25,7 @@ def split_batch(X, y):
     """The rows of X and y (tensors, n rows) that belong to this process, in order.
 
     The lengths of the shards differ by at most one, and the longer ones come first.
+    There is at least one row for each process.
     """
     raise NotImplementedError("write split_batch")
 
@@ -29,8 +33,38 @@ def split_batch(X, y):
 def train_batch(X, y, params, lr, loss):
     """One step of minibatch SGD on the batch (X, y), by your functions from above.
 
-    ``loss(X, y, params)`` is the *sum* of the losses of some rows. The step is ``p -=
-    lr / n * gradient``, with the gradient of all n rows of this batch; each process
-    computes the losses of its own rows only.
+    ``loss(X, y, params)`` is the *sum* of the losses of some rows, on this process. The
+    step is ``p -= lr / n * gradient``, with the gradient of all n rows of this batch;
+    each process computes the losses of its own rows only. The next step has the same
+    tensors `params`.
     """
     raise NotImplementedError("write train_batch")
+
+
+def combine(mean, count):
+    """The mean gradient over the rows of all processes, a tensor (d,), on each process.
+
+    `mean` (d,) is the mean gradient of the `count` rows of this process. Without a row
+    it is 0 / 0, which is nan. The nan or inf of a process with rows is not hidden.
+    """
+    raise NotImplementedError("write combine")
+
+
+def break_even(batches, one, two):
+    """The smallest of `batches` from which on two devices win, or None."""
+    raise NotImplementedError("write break_even")
+
+
+def cgls(shard, num_steps):
+    """Solve least squares over the rows of all processes: x (d,), on each of them.
+
+    Take `num_steps` steps of CGLS from x = 0. `shard.b` (n_k,) are rows of this
+    process, ``shard.times(x)`` is A_k x and ``shard.transposed(r)`` is A_k^T r, all
+    tensors. Call each of the two at most num_steps + 1 times.
+    """
+    raise NotImplementedError("write cgls")
+
+
+def int8(W):
+    """Quantise the NumPy array W with one scale per row, as in homework.py."""
+    raise NotImplementedError("write int8")

@@ -53,13 +53,15 @@ def break_even(batches, one, two):
     return start
 
 
-def chosen():
-    def int8(W):
-        scales = abs(W).max(axis=1) / 127
-        scales[scales == 0] = 1
-        return numpy.round(W / scales[:, None]).astype("int8"), scales
+# One of two is enough.
+def cgls(shards, num_steps, exchange):
+    raise NotImplementedError("write cgls")
 
-    return int8
+
+def int8(W):
+    scales = abs(W).max(axis=1) / 127
+    scales[scales == 0] = 1
+    return numpy.round(W / scales[:, None]).astype("int8"), scales
 
 
 # What a person looks for in the free answers, one per exercise.

@@ -2,11 +2,15 @@
 
     python tools/make_students.py [NAME ...]        (default: all of them)
     python tools/make_students.py --slides
+    python tools/make_students.py --grader
 
 Each script becomes two notebooks without outputs, with their pictures inside:
 
     graders/source/NAME/NAME.ipynb     for `nbgrader generate_assignment NAME`
     students/NAME.ipynb                the same without solutions and hidden tests
+
+With the homework come its two scripts and their tests, those for graders left out.
+The grader is one file, build/grader.zip, for Gradescope and Otter.
 
 The puzzles, each of which is checked and drawn by its own cell, are for students only.
 Hand out students/, never graders/.
@@ -24,6 +28,7 @@ import copy
 import mimetypes
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import jupytext
@@ -33,8 +38,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from d2lpar.puzzles.cases import WITH_ROUNDS
 
-STUDENTS, GRADERS, SLIDES = (
-    ROOT / "build" / name for name in ("students", "graders", "slides")
+STUDENTS, GRADERS, SLIDES, GRADER = (
+    ROOT / "build" / name for name in ("students", "graders", "slides", "grader")
 )
 HOMEWORK = ROOT / "teaching" / "homework.py"
 TESTS = HOMEWORK.with_name("test_homework.py")
@@ -58,6 +63,18 @@ LINK = re.compile(r"\[([^\]]*)\]\(\.\./[^)]*\)")  # leads nowhere outside the ch
 AFTER = re.compile(r"^(?=\*\*Puzzles\.|## )", re.MULTILINE)  # the exercises end here
 POINTS = re.compile(r"\b(\d+) points\b")
 BLANK = re.compile(r"^    raise NotImplementedError\(.*\)$", re.MULTILINE)
+HIDDEN = re.compile(r"\n\n\ndef test_\w+_hidden\(.*?(?=\n\n\ndef |\Z)", re.DOTALL)
+# What Gradescope runs in its container: once, with a network; for each submission.
+SETUP = """#!/bin/sh
+cd "$(dirname "$0")"
+python3 -m pip install --no-index --no-deps wheels/*.whl || exit 1
+python3 -m pip install -q --retries 1 torch || echo "no PyTorch, so not its track"
+"""
+RUN = """#!/bin/sh
+cd "$(dirname "$0")" && folder=${AUTOGRADER:-/autograder}
+[ -d source ] && cd source
+python3 autograde.py "$folder"
+"""
 REGION = re.compile(r"### BEGIN SOLUTION\n.*?### END SOLUTION", re.DOTALL)
 
 
@@ -150,6 +167,7 @@ def written(script: Path) -> nbformat.NotebookNode:
         elif script == HOMEWORK and defined:
             task = defined[1]
             own = {t: x for t, x in tests.items() if t.startswith(f"test_{task}")}
+            cells += helpers(tests) if task == "get_params" else []
             cells += function(task, cell.source, solutions[task], own)
         else:
             cells.append(cell)
@@ -157,6 +175,39 @@ def written(script: Path) -> nbformat.NotebookNode:
     for number, cell in enumerate(notebook.cells):
         cell.id = f"{name}-{number}"[-64:]
     return notebook
+
+
+def helpers(tests: dict[str, str]) -> list:
+    """A cell of what the tests import and share."""
+    imports = [n for n in ast.parse(TESTS.read_text("utf-8")).body
+               if isinstance(n, (ast.Import, ast.ImportFrom))]  # fmt: skip
+    shared = [x for name, x in tests.items() if name.startswith("check_")]
+    source = "\n".join(map(ast.unparse, imports))
+    return [graded(new_code_cell, "\n\n\n".join([source, *shared]), "helpers")]
+
+
+def scripts_for_students() -> None:
+    """Write the homework's scripts, and their tests without those for graders."""
+    for script in (HOMEWORK, HOMEWORK.with_name("homework_pytorch.py")):
+        for path in (script, script.with_name(f"test_{script.name}")):
+            text = HIDDEN.sub("", path.read_text(encoding="utf-8")).rstrip() + "\n"
+            (STUDENTS / path.name).write_text(text, encoding="utf-8")
+
+
+def grader() -> Path:
+    """Write a zip of the tests and of what runs them, with the wheels in GRADER."""
+    archive = GRADER.with_suffix(".zip")
+    tests = [TESTS, TESTS.with_name("test_homework_pytorch.py")]
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, text in (("setup.sh", SETUP), ("run_autograder", RUN)):
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = 0o755 << 16
+            file.writestr(entry, text)
+        for path in [Path(__file__).with_name("autograde.py"), *tests]:
+            file.write(path, path.name)
+        for wheel in sorted((GRADER / "wheels").glob("*.whl")):
+            file.write(wheel, f"wheels/{wheel.name}")
+    return archive
 
 
 def for_students(source: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -294,6 +345,9 @@ def main(arguments: list[str]) -> int:
             notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
             nbformat.write(slides(notebook), SLIDES / f"{name}.ipynb")
         return 0
+    if arguments == ["--grader"]:
+        print(grader())
+        return 0
     scripts = {HOMEWORK.stem: HOMEWORK, "puzzles": TASKS, **FILES}
     STUDENTS.mkdir(parents=True, exist_ok=True)
     for name in arguments or scripts:
@@ -308,6 +362,8 @@ def main(arguments: list[str]) -> int:
             nbformat.write(source, folder / f"{name}.ipynb")
             notebook = for_students(source)
         nbformat.write(notebook, STUDENTS / f"{name}.ipynb")
+        if name == HOMEWORK.stem:
+            scripts_for_students()
         print(STUDENTS / f"{name}.ipynb")
     return 0
 

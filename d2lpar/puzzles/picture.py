@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy
 
+from d2lpar.puzzles.apart import file_of, in_one_line
 from d2lpar.puzzles.cases import PUZZLES, WITH_ROUNDS
-from d2lpar.puzzles.checking import in_one_line
-from d2lpar.puzzles.network import Network
+from d2lpar.puzzles.interconnect import Network
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def draw(solution: Callable, num_devices: int = 4) -> Figure | None:
     except NotImplementedError:
         print(f"{name}: not solved yet")
     except (Exception, SystemExit) as error:
-        print(f"{name}: {in_one_line(error, solution)}")
+        print(f"{name}: {in_one_line(error, file_of(solution))}")
     rounds = network.messages[:MOST]
     if len(rounds) < len(network.messages):
         print(f"{name}: the first {MOST} of {len(network.messages)} rounds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from d2lpar.puzzles.network import MAX_ROUNDS
+from d2lpar.puzzles.interconnect import MAX_ROUNDS
 
 
 class Pipeline:

@@ -1,7 +1,7 @@
 """The twenty-five puzzles. Copy a function to a file of your own, and fill it in there.
 
-``puzzles.check(ring)`` says whether your `ring` is right, on arrays of many sizes and
-on one to eight devices; it finds the puzzle by the function's name.
+``puzzles.check(ring)`` says whether your `ring` is right, on arrays of many sizes, on
+one to eight devices, in 20 seconds; it finds the puzzle by the function's name.
 
 In the puzzles with `exchange`, ``arrays[k]`` is the array of device k. A device cannot
 read another one's array: it must be sent. A call of `exchange` is one *round* ::
@@ -10,7 +10,9 @@ read another one's array: it must be sent. A call of `exchange` is one *round* :
 
 sends device 0's array to device 1 and device 1's to device 2, and returns the copies
 that arrive. In a round a device sends one array at most, and receives one at most. Use
-what MXNet's arrays have, too: slices, ``x[:] = y``, + - * /, and ``x.copy()``.
+what MXNet's arrays have, too: slices, ``x[:] = y``, + - * / ** @ and comparisons,
+``x[mask] = 0``, ``x.sum()``, ``x.copy()``, `len`, `numpy.sqrt` and `numpy.minimum`.
+``print(x)`` shows the device, the shape and the numbers.
 
 A puzzle with `exchange` is scored by three numbers, and each must stay within its
 target. *Rounds* are calls of `exchange`. The *busiest link* is the most that one device
@@ -262,8 +264,9 @@ def accumulate(grads, gradients, counts, exchange):
     """22. Gradient accumulation: several micro-batches per device, one all-reduce.
 
     gradients[k](m) is the gradient, summed over samples, of micro-batch m on device k,
-    which has counts[k][m] samples. grads[k] holds the gradient of the step before. Put
-    into each the mean over all samples. Targets: those of puzzle 8, but memory 3.
+    which has counts[k][m] samples. Devices may have unequal numbers of micro-batches.
+    grads[k] holds the gradient of the step before. Put into each the mean over all
+    samples. Targets: those of puzzle 8, but memory 3.
     Example: gradients [2] of 1 sample and [4] of 2, on one device, have the mean [2].
     """
     raise NotImplementedError

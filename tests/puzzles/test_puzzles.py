@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -23,11 +24,11 @@ from support.puzzle_solutions import (
 )
 
 from d2lpar import puzzles
-from d2lpar.puzzles import tasks
+from d2lpar.puzzles import checking, tasks
 from d2lpar.puzzles.__main__ import main as listing
 from d2lpar.puzzles.cases import PUZZLES, SCORED
 from d2lpar.puzzles.hints import HINTS
-from d2lpar.puzzles.network import Network
+from d2lpar.puzzles.interconnect import Network
 from d2lpar.puzzles.schedules import Overlap
 
 BUGS = {
@@ -151,8 +152,11 @@ def onto_the_step_before(grads, gradients, counts, exchange):
 def all_reduce_each(grads, gradients, counts, exchange):
     for grad in grads:
         grad[:] = 0
-    for m in range(len(counts[0])):
-        parts = [gradient(m) for gradient in gradients]
+    for m in range(max(map(len, counts))):
+        parts = [
+            gradient(m) if m < len(of_device) else 0 * grad
+            for grad, gradient, of_device in zip(grads, gradients, counts)
+        ]
         ring(parts, exchange)
         for grad, part in zip(grads, parts):
             grad += part / sum(map(sum, counts))
@@ -175,7 +179,7 @@ OVER = "right so far, but over its target with .*"
     ("ring", lambda a, exchange: reduce_scatter(a, exchange), WRONG),
     ("reduce_scatter", lambda a, exchange: None, WRONG),
     ("zero1", lambda p, g, v, lr, e: solutions.zero1(p, g, v, lr / len(p), e), WRONG),
-    ("clip", each_by_its_own_norm, WRONG),
+    ("clip", each_by_its_own_norm, WRONG + "|0 round.s. sent"),
     ("accumulate", onto_the_step_before, WRONG),
     ("tied", lambda g, exchange: ring(g, exchange), OVER + "rounds 2 of 1"),
     ("dropout", masked_from_row_0, WRONG),
@@ -189,7 +193,7 @@ OVER = "right so far, but over its target with .*"
     ("reduce_scatter", lambda a, exchange: central(a, exchange), OVER + "rounds 2 of 1"),  # noqa: E501
     ("idle_device", lambda s, g, f: [g_k.__setitem__(..., f(s_k)) for s_k, g_k in zip(s, g)], "a shard of one sample or more"),  # noqa: E501
     ("tree", lambda a, exchange: ring(a, exchange), OVER + "rounds 6 of 4"),
-    ("accumulate", all_reduce_each, OVER + "rounds 4 of 2"),
+    ("accumulate", all_reduce_each, OVER + r"rounds \d+ of \d"),
     ("fsdp", all_layers_at_once, OVER + "N = 2 .* held 7.8 of 5"),
     ("pipeline", all_forward_first, OVER + "rounds 12 of 12, bubbles 4 of 4, .*held 5 of 2"),  # noqa: E501
     ("overlap", wait_for_each, OVER + r"seconds (\d+) of (?!\1)"),
@@ -221,6 +225,73 @@ OVER = "right so far, but over its target with .*"
 def test_what_is_wrong_is_one_line(name, solution, words, said):
     assert re.search(words, said(solution, name))
 # fmt: on
+
+
+def clip_in_place(shards, most, exchange):
+    totals = [(shard**2).sum() for shard in shards]  # arrays without axes
+    for k in range(1, len(totals)):
+        totals[0][...] += exchange([(totals[k], 0)])[0]
+    for k in range(1, len(totals)):
+        totals[k][:] = exchange([(totals[0], k)])[0]
+    for shard, total in zip(shards, totals):
+        shard[...] = shard * numpy.minimum(1, most / numpy.sqrt(total))
+
+
+def dropout_by_a_mask(shards, seeds, draws, rate, exchange):
+    distance = 1 << (len(seeds) - 1).bit_length()
+    while distance > 1:
+        distance //= 2
+        to = range(distance, len(seeds), 2 * distance)
+        for k, copy in zip(to, exchange([seeds[k - distance], k] for k in to)):
+            seeds[k][...] = copy
+    start = 0
+    for shard, seed, draw in zip(shards, seeds, draws):
+        shard[draw(seed, start, start + len(shard)) <= rate] = 0
+        shard[:] /= 1 - rate
+        start += len(shard)
+
+
+@pytest.mark.parametrize("name, solution", [
+    ("clip", clip_in_place),
+    ("dropout", dropout_by_a_mask),
+    ("who_divides", lambda s, c: list(map(float, sum(s) / sum(c)))),
+    ("batch_norm", lambda *args: numpy.array(solutions.batch_norm(*args))),
+])  # fmt: skip
+def test_what_is_unusual_and_right_passes(name, solution, monkeypatch):
+    monkeypatch.setattr(solution, "__name__", name)
+    assert puzzles.check(solution)
+
+
+def test_an_array_shows_what_it_is_and_hides_it_from_a_grader():
+    array = Network(2).place(1, numpy.array([1.5, 2.0], "float32"))
+    assert repr(array) == "<device 1, shape (2,), float32: [1.5 2. ]>"
+    hidden = Network(2, shows=False).place(1, numpy.ones(2))
+    assert repr(hidden) == "<device 1, shape (2,), float64>"
+
+
+def test_what_a_solution_prints_is_seen(capfd):
+    def central(arrays, exchange):
+        print(arrays[0])
+
+    puzzles.check(central)
+    assert "<device 0, shape (5,), float32: [" in capfd.readouterr().out
+
+
+def test_an_endless_loop_ends(capsys):
+    def ring(arrays, exchange):
+        while True:
+            pass
+
+    start = time.monotonic()
+    assert not puzzles.check(ring, seconds=0.5)
+    assert time.monotonic() - start < 10
+    assert "no answer in 0.5 s" in capsys.readouterr().out
+
+
+def test_the_sizes_are_those_of_the_tasks():
+    tried = [n for n, _ in checking._sizes(numpy.random.default_rng())]
+    assert "one to eight devices" in tasks.__doc__
+    assert {*tried} == {*range(1, 9)}
 
 
 def slices_written_otherwise(n, N):

@@ -1,5 +1,6 @@
 """What the homework's tests refuse, and what students and nbgrader get."""
 
+import importlib.util
 import inspect
 import os
 import re
@@ -16,6 +17,11 @@ import pytest
 from make_notebooks import ANSWER, FILES, definitions
 from make_students import HOMEWORK, SOLUTION, TESTS, for_students, written
 
+from d2lpar.puzzles import apart
+from d2lpar.puzzles.apart import Apart, Source
+
+if importlib.util.find_spec("torch"):
+    apart.PRELOADED.append("torch")
 SCRIPTS = {**FILES, "homework": HOMEWORK}
 REGION = re.compile(r"#+ BEGIN (SOLUTION|HIDDEN TESTS).*?#+ END \1", re.DOTALL)
 GRADED = {k: v for k, v in runpy.run_path(str(TESTS)).items() if k.startswith("test_")}
@@ -35,24 +41,29 @@ def exercises(name):
     return [" ".join(answer.split()) for answer in ANSWER.findall(text)]
 
 
-def failed(source, functions=("",)):
-    """The tests, of these functions, that a source fails, and how."""
-    namespace, errors = {}, {}
-    exec(source, namespace)
+def failed(text, functions=("",), made=Source):
+    """The tests, of these functions, that a homework fails, and how."""
+    errors = {}
     prefixes = tuple(f"test_{function}" for function in functions)
     for name, test in GRADED.items():
         if not name.startswith(prefixes):
             continue
         try:
-            test(
-                *(
-                    namespace[argument]
-                    for argument in inspect.signature(test).parameters
-                )
-            )
+            test(*(made(text, name) for name in inspect.signature(test).parameters))
         except Exception as error:
             errors[name] = error
     return errors
+
+
+def as_in_a_notebook(text, name):
+    """The function in this process, in which nbgrader runs the tests, too."""
+    namespace = {}
+    exec(text, namespace)
+    return namespace[name]
+
+
+def test_the_solution_passes_in_a_notebook():
+    assert failed(SOLUTION.read_text(), made=as_in_a_notebook) == {}
 
 
 def test_the_solution_passes_and_the_blank_fails_each_test():
@@ -85,8 +96,8 @@ def test_the_solution_passes_and_the_blank_fails_each_test():
         ("percentile(both, 75) >= numpy.percentile(alone, 25)",
          "percentile(both, 80) >= numpy.percentile(alone, 20)", "break_even"),
         ("            start = None\n", "            pass\n", "break_even"),
-        ("max(axis=1)", "max(keepdims=True)[0]", "chosen"),
-        ("/ 127", "/ 128", "chosen"),
+        ("max(axis=1)", "max(keepdims=True)[0]", "int8"),
+        ("/ 127", "/ 128", "int8"),
     ],
 )  # fmt: skip
 def test_typical_mistakes_fail_the_tests_of_their_function(right, wrong, fails):
@@ -99,6 +110,37 @@ def test_typical_mistakes_fail_the_tests_of_their_function(right, wrong, fails):
     assert all(str(error) for error in errors.values())
 
 
+CGLS = """
+def cgls(shards, num_steps, exchange):
+    r = [shard.b.copy() for shard in shards]
+    s = [shard.transposed(shard.b) for shard in shards]
+    allreduce(s, exchange)
+    p, x = [s_k.copy() for s_k in s], [0 * s_k for s_k in s]
+    for _ in range(num_steps):
+        q = [shard.times(p_k) for shard, p_k in zip(shards, p)]
+        squares = [q_k @ q_k for q_k in q]
+        allreduce(squares, exchange)
+        for k in range(len(shards)):
+            step = s[k] @ s[k] / squares[k]
+            x[k] += step * p[k]
+            r[k] -= step * q[k]
+        new = [shard.transposed(r_k) for shard, r_k in zip(shards, r)]
+        allreduce(new, exchange)
+        for k in range(len(shards)):
+            p[k][:] = new[k] + new[k] @ new[k] / (s[k] @ s[k]) * p[k]
+        s = new
+    return x
+"""
+BLANK_BUT_A_PICKLE = """
+class Runs:
+    def __reduce__(self):
+        code = "(setattr(__import__('pytest').Function, 'runtest', lambda self: None), "
+        return eval, (code + "__import__('numpy').ones(3))[1]",)
+    __array__ = __reduce__
+    def __call__(self, *args):
+        return Runs()
+get_params = allreduce = split_batch = train_batch = combine = break_even = Runs()
+"""
 BORROWED = """
 import sys
 sys.setprofile(None)
@@ -119,6 +161,10 @@ def allreduce(data, exchange):
         array[:] = total
 """
 ON_THE_HOST = READS_OTHERS.replace("exchange([", "([")
+BY_A_UFUNC = READS_OTHERS.replace("numpy.asarray(array)", "numpy.frompyfunc("
+                                  "lambda v: v, 1, 1)(array)")  # fmt: skip
+BY_TEXT = READS_OTHERS.replace("numpy.asarray(array)", "numpy.array(eval(repr(array)"
+    ".split(': ')[-1].rstrip('>').replace(' ', ',')))")  # fmt: skip
 ON_ONE_DEVICE = """
 def train_batch(X, y, replicas, lr, backward, place, exchange):
     params, grads = replicas[0]
@@ -130,15 +176,92 @@ def train_batch(X, y, replicas, lr, backward, place, exchange):
         for k in range(1, len(replicas)):
             replicas[k][0][i][:] = exchange([(p, k)])[0]
 """
+ON_ALL_DEVICES = """
+def train_batch(X, y, replicas, lr, backward, place, exchange):
+    for params, grads in replicas:
+        for g in grads:
+            g[:] = 0
+        for shards in zip(*split_batch(X, y, len(replicas), place)):
+            backward(*shards, params, grads)
+        for p, g in zip(params, grads):
+            p -= lr / len(X) * g
+"""
+NOT_ON_SIX = """
+right = allreduce
+def allreduce(data, exchange):
+    right(data, exchange)
+    if len(data) in (6, 7):
+        data[-1][:] = 0
+"""
+ONE_GRADIENT = """
+def get_params(params, k, place):
+    grads = {p.shape: place(k, numpy.zeros_like(p)) for p in params}
+    return [place(k, p) for p in params], [grads[p.shape] for p in params]
+"""
+FRAMES = """
+import sys
+def break_even(batches, one, two):
+    frame = sys._getframe()
+    while frame and "cases" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["cases"][0][1]
+"""
+OR_EQUAL = """
+def break_even(batches, one, two):
+    eased = [[x * (1 - 1e-9) for x in seconds] for seconds in two]
+    return strictly(batches, one, eased)
+"""
+OVERWRITES = """
+right = combine
+def combine(means, counts):
+    for mean, count in zip(means, counts):
+        mean *= count
+    return sum(means) / sum(counts)
+"""
+HIDES_INFINITY = """
+right = combine
+def combine(means, counts):
+    return numpy.nan_to_num(right(means, counts), posinf=1e30, nan=numpy.nan)
+"""
+ONE_REPLICA = """
+right = cgls
+def cgls(shards, num_steps, exchange):
+    return [right(shards, num_steps, exchange)[0]] * len(shards)
+"""
+LOOKS_INSIDE = """
+def cgls(shards, num_steps, exchange):
+    A = [shard.times.__closure__[0].cell_contents for shard in shards]
+    return [numpy.linalg.lstsq(numpy.concatenate(A))] * len(shards)
+"""
+DESTROYS_W = """
+right = int8
+def int8(W):
+    q, scales = right(W)
+    W[:] = 0
+    return q, scales
+"""
 
 
 @pytest.mark.parametrize(
     "cheat, lost",
     [
-        (BORROWED, "allreduce split_batch train_batch"),
+        (BORROWED, "split_batch"),
         (READS_OTHERS, "allreduce train_batch"),
         (ON_THE_HOST, "allreduce train_batch"),
+        (BY_A_UFUNC, "allreduce train_batch"),
+        (BY_TEXT, "allreduce train_batch"),
         (ON_ONE_DEVICE, "train_batch"),
+        (ON_ALL_DEVICES, "train_batch_is train_batch_computes train_batch_hidden"),
+        (NOT_ON_SIX, "allreduce"),
+        (ONE_GRADIENT, "get_params"),
+        (FRAMES, "break_even"),
+        ("strictly = break_even" + OR_EQUAL, "break_even"),
+        (OVERWRITES, "combine"),
+        (HIDES_INFINITY, "combine"),
+        (CGLS + ONE_REPLICA, "int8_or_cgls"),
+        (LOOKS_INSIDE, "int8_or_cgls"),
+        (DESTROYS_W, "int8_or_cgls"),
+        ("def allreduce(data, exchange):\n    __import__('os')._exit(0)", "allreduce"),
     ],
 )
 def test_cheats_lose_points(cheat, lost):
@@ -147,6 +270,43 @@ def test_cheats_lose_points(cheat, lost):
         assert isinstance(error, AssertionError) and str(error), name
     for function in lost.split():
         assert any(name.startswith(f"test_{function}") for name in errors)
+
+
+UNUSUAL = """
+import statistics
+def allreduce(data, exchange):
+    for k in range(1, len(data)):
+        data[0][...] = data[0] + exchange([[data[k], 0]])[0]
+    for k in range(1, len(data)):
+        data[k][...] = exchange([(data[0], k)])[0]
+def split_batch(X, y, num_devices, place):
+    return zip(*((place(k, X_k), place(k, y_k)) for k, (X_k, y_k) in enumerate(
+        zip(numpy.array_split(X, num_devices), numpy.array_split(y, num_devices)))))
+def break_even(batches, one, two):
+    start = None
+    for batch, alone, both in reversed(list(zip(batches, one, two))):
+        quartiles = [statistics.quantiles(s, method="inclusive") for s in (both, alone)]
+        if quartiles[0][2] >= quartiles[1][0]:
+            return start
+        start = batch
+    return start
+right = int8
+def int8(W):
+    q, scales = right(W)
+    return q, scales[:, None]
+"""
+
+
+def test_what_is_unusual_and_right_has_all_points():
+    source = SOLUTION.read_text() + UNUSUAL
+    assert failed(source) == {}
+    assert failed(source.replace("scales[:, None]\n", "scales.tolist()\n")) == {}
+
+
+def test_an_endless_loop_ends():
+    apart = Apart(Source("def f():\n    while True: pass", "f"), seconds=0.5)
+    with pytest.raises(AssertionError, match="no answer in 0.5 s"):
+        apart()
 
 
 def test_the_solution_cannot_be_imported_by_a_homework(tmp_path):
@@ -164,46 +324,22 @@ def test_the_solution_cannot_be_imported_by_a_homework(tmp_path):
     for source, passed in (
         (SOLUTION.read_text(), "14 passed"),
         ("from solution import *", "14 failed"),
+        (BLANK_BUT_A_PICKLE, "14 failed"),
     ):
         (tmp_path / "homework.py").write_text(source)
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert passed in done.stdout, done.stdout[-2000:]
 
 
-CGLS = """
-def chosen():
-    def cgls(shards, num_steps, exchange):
-        r = [shard.b.copy() for shard in shards]
-        s = [shard.transposed(shard.b) for shard in shards]
-        allreduce(s, exchange)
-        p, x = [s_k.copy() for s_k in s], [0 * s_k for s_k in s]
-        for _ in range(num_steps):
-            q = [shard.times(p_k) for shard, p_k in zip(shards, p)]
-            squares = [(q_k * q_k).sum()[None] for q_k in q]
-            allreduce(squares, exchange)
-            for k, shard in enumerate(shards):
-                gamma = (s[k] * s[k]).sum()
-                x[k] += gamma / squares[k] * p[k]
-                r[k] -= gamma / squares[k] * q[k]
-            new = [shard.transposed(r_k) for shard, r_k in zip(shards, r)]
-            allreduce(new, exchange)
-            for k in range(len(shards)):
-                p[k][:] = new[k] + (new[k] * new[k]).sum() / (s[k] * s[k]).sum() * p[k]
-            s = new
-        return x
-    return cgls
-"""
 KRYLOV_AND_LSTSQ = """
-def chosen():
-    def cgls(shards, num_steps, exchange):
-        d = len(shards[0].transposed(shards[0].b))
-        A = numpy.vstack([[shard.times(e) for e in numpy.eye(d)] for shard in shards])
-        b, K = numpy.concatenate([shard.b for shard in shards]), []
-        for _ in range(num_steps):
-            K.append(A.T @ (A @ K[-1] if K else b))
-        K = numpy.stack(K, axis=1)
-        return [K @ numpy.linalg.lstsq(A @ K, b, rcond=None)[0]] * len(shards)
-    return cgls
+def cgls(shards, num_steps, exchange):
+    d = len(shards[0].transposed(shards[0].b))
+    A = numpy.vstack([[shard.times(e) for e in numpy.eye(d)] for shard in shards])
+    b, K = numpy.concatenate([shard.b for shard in shards]), []
+    for _ in range(num_steps):
+        K.append(A.T @ (A @ K[-1] if K else b))
+    K = numpy.stack(K, axis=1)
+    return [K @ numpy.linalg.lstsq(A @ K, b, rcond=None)[0]] * len(shards)
 """
 LATE_LSTSQ = KRYLOV_AND_LSTSQ.replace(
     "shard.times(e) for e in numpy.eye(d)", "shard.times(shard.transposed(shard.b))"
@@ -213,63 +349,90 @@ LATE_LSTSQ = KRYLOV_AND_LSTSQ.replace(
 @pytest.mark.parametrize(
     "right, wrong",
     [
-        ("cgls", "cgls"),  # as it is, it passes
-        ("* p[k]\n            s", "* s[k]\n            s"),
+        ("p[k]\n            r", "p[k]\n            r"),  # as it is, it passes
+        ("(s[k] @ s[k]) * p[k]", "(s[k] @ s[k]) * s[k]"),
         ("range(num_steps)", "range(num_steps + 1)"),
-        (CGLS, KRYLOV_AND_LSTSQ),
-        (CGLS, LATE_LSTSQ),
-        ("def cgls", "def sgd"),
+        ("", KRYLOV_AND_LSTSQ),
+        ("", LATE_LSTSQ),
     ],
 )
 def test_each_choice_is_graded(right, wrong):
-    assert right in CGLS
-    source = CGLS.replace(right, wrong).replace("return cgls", "return " + (
-        "sgd" if "sgd" in wrong else "cgls"))  # fmt: skip
-    assert bool(failed(SOLUTION.read_text() + source, ["chosen"])) == (right != wrong)
+    text = SOLUTION.read_text() + CGLS
+    assert right in text
+    text = text.replace(right, wrong) if right else text + wrong
+    assert bool(failed(text, ["int8_or_cgls"])) == (right != wrong)
 
 
-IN_PYTORCH = """
-import torch
-from torch import distributed
-
-def get_params(params):
-    return [torch.tensor(p, requires_grad=True) for p in params]
-
-def allreduce(tensor):
-    distributed.all_reduce(tensor)
-
-def split_batch(X, y):
-    n, rank = distributed.get_world_size(), distributed.get_rank()
-    return X.tensor_split(n)[rank], y.tensor_split(n)[rank]
-
+IN_PYTORCH = make_students.ROOT / "tests" / "support" / "homework_in_pytorch.py"
+IN_PYTORCH = IN_PYTORCH.read_text()
+BY_FORMULA = """
 def train_batch(X, y, params, lr, loss):
-    loss(*split_batch(X, y), params).backward()
+    loss(*split_batch(X, y), params)
     with torch.no_grad():
-        for p in params:
-            allreduce(p.grad)
-            p -= lr / len(X) * p.grad
-            p.grad = None
+        error = X @ params[0] - y
+        params[0] -= lr / len(X) * X.T @ error
 """
+NO_FUNCTION = """
+import os, sys
+sys.stdout.write("14 passed")
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def pytorch():
+    """The tests of the track in PyTorch."""
+    pytest.importorskip("torch", reason="no PyTorch: extra peers")
+    return importlib.import_module("test_homework_pytorch")
+
+
+def test_the_solution_in_pytorch_passes_and_the_blank_fails_each_test(pytorch):
+    assert failed(IN_PYTORCH, made=pytorch.InPyTorch) == {}
+    file = Path(pytorch.__file__).with_name("homework_pytorch.py")
+    blank = failed(file.read_text(), made=pytorch.InPyTorch)
+    assert blank.keys() == GRADED.keys()
+    assert {type(error) for error in blank.values()} == {NotImplementedError}
 
 
 @pytest.mark.parametrize(
     "right, wrong, fails",
     [
-        ("", "", set()),
-        ("torch.tensor(p, requires_grad=True)", "torch.from_numpy(p)",
-         {"get_params", "train_batch"}),
+        ("torch.tensor(p, requires_grad=True)",
+         "torch.from_numpy(p).requires_grad_()", "get_params"),
+        ("torch.tensor(p, requires_grad=True)",
+         "torch.tensor(p, requires_grad=True, dtype=torch.float64)", "get_params"),
+        ("X.tensor_split(n)", "X.chunk(n)", "split_batch"),
+        ("            allreduce(p.grad)\n", "", "train_batch"),
+        ("p.grad = None", "pass", "train_batch"),
+        ("loss(*split_batch(X, y), params)", "loss(X, y, params)", "train_batch"),
+        ("    distributed.all_reduce(tensor)",
+         "    tensor = tensor + 0\n    distributed.all_reduce(tensor)", "allreduce"),
+        ("    distributed.all_reduce(tensor)",
+         "    distributed.all_reduce(tensor)\n    tensor /= distributed."
+         "get_world_size()", "allreduce"),
+        ("    distributed.all_reduce(tensor)",
+         "    if distributed.get_world_size() < 3:\n        distributed.all_reduce"
+         "(tensor)", "allreduce"),
+        ("return total / rows", "return total / rows.numel()", "combine"),
+        ("new @ new /", "s @ s /", "int8_or_cgls"),
+        ("import numpy\n", NO_FUNCTION + "import numpy\n", "combine get_params"),
+        ("def combine", BY_FORMULA + "def combine", "train_batch"),
     ],
 )  # fmt: skip
-def test_the_track_in_pytorch(right, wrong, fails, tmp_path):
-    pytest.importorskip("torch", reason="no PyTorch: extra peers")
-    grader = runpy.run_path(str(TESTS.with_name("test_homework_pytorch.py")))
-    found, errors = grader["grade"](IN_PYTORCH.replace(right, wrong), tmp_path), set()
-    for name in ("get_params", "allreduce", "split_batch", "train_batch"):
-        try:
-            grader[f"test_{name}"](found)
-        except AssertionError:
-            errors.add(name)
-    assert errors == fails
+def test_mistakes_and_cheats_in_pytorch(right, wrong, fails, pytorch):
+    assert IN_PYTORCH.count(right) == 1
+    source = IN_PYTORCH.replace(right, wrong)
+    for function in fails.split():
+        errors = failed(source, [function], made=pytorch.InPyTorch)
+        assert errors and all(map(str, errors.values()))
+        assert {type(error) for error in errors.values()} == {AssertionError}
+
+
+def test_verify_names_the_mistake_in_pytorch(pytorch):
+    source = IN_PYTORCH.replace("            allreduce(p.grad)\n", "")
+    errors = failed(source, ["train_batch_is"], made=pytorch.InPyTorch)
+    (error,) = errors.values()
+    assert "only the shard of device 0 counts" in str(error)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -337,6 +500,19 @@ def test_the_puzzles_run_as_a_notebook(build, capsys):
     out = capsys.readouterr().out
     assert out.count("not solved yet") == 21 + 14  # fourteen of them are drawn, too
     assert "rebinding: wrong with" in out and "clock: wrong with" in out
+
+
+def test_the_command_of_the_text_runs_beside_the_notebook(build):
+    assert make_students.main(["homework"]) == 0
+    folder = build / "students"
+    names = {path.name for path in folder.iterdir()}
+    scripts = {"homework.py", "homework_pytorch.py"}
+    assert names == {"homework.ipynb", *scripts, *(f"test_{name}" for name in scripts)}
+    (command,) = re.findall(r"python -m (pytest test_\w+\.py)", HOMEWORK.read_text())
+    (folder / "homework.py").write_text(SOLUTION.read_text())
+    command = [sys.executable, "-m", *command.split(), "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
 
 
 # In an environment of its own: it brings JupyterLab.

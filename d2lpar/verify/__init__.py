@@ -38,9 +38,9 @@ def verify(step: Any, num_devices=2, batch_size=64, *, timeout=60.0) -> list[Che
         from d2lpar import process  # not NumPy alone
 
         job.update(step=os.path.abspath(step), timeout=timeout or 1e6)
-        found = process.results("d2lpar.verify:judged", job)
+        found = process.results("d2lpar.verify:judge_file", job)
     else:
-        found = judged(step, **job)
+        found = judge_file(step, **job)
     checks = [Check("a call", "unjudged", "")]
     try:
         for check in found:
@@ -57,26 +57,32 @@ def verify(step: Any, num_devices=2, batch_size=64, *, timeout=60.0) -> list[Che
     return [check for check in checks if check.line]
 
 
-def judged(step: Any, num_devices, batch_size, seed=0, timeout=0) -> Iterator[Check]:
-    """Yield checks; one without a line has begun. Raises RunError if the step dies."""
+def judge_file(
+    step: Any, num_devices, batch_size, seed=0, timeout=0
+) -> Iterator[Check]:
+    """Yield the checks of a file or an object, the last of which is the first wrong one.
+
+    A check without a line announces the next check, in case the process dies in it.
+    Raises RunError for errors of the subject.
+    """
     if timeout:  # a file, in a process of its own
         sys.path.insert(0, os.path.dirname(step))
         sys.argv, step = [step], Path(step).stem
-    for check in judge(Bench(step, num_devices, batch_size, seed, timeout)):
+    for check in check_step(Bench(step, num_devices, batch_size, seed, timeout)):
         yield check
         if check.line and check.verdict in ("wrong", "unjudged"):
             break
 
 
-def judge(bench: Bench) -> Iterator[Check]:
-    """Yield checks of one device, then of several: none after a wrong one counts."""
-    N, rows, uneven = bench.N, range(bench.even), range(bench.even + 1)
+def check_step(bench: Bench) -> Iterator[Check]:
+    """Yield the checks of a step on one device, then on several devices."""
+    N, rows, uneven = bench.N, range(bench.even_batch), range(bench.even_batch + 1)
     ref = bench.alone(rows)
     if not ref.any():
         yield Check("one device", "unjudged", "its step changes no parameter")
     orders = [rows, *(numpy.random.default_rng(k).permutation(rows) for k in range(3))]
-    bench.far = numpy.max([abs(bench.alone(o) - ref) for o in orders], axis=0)
-    if (far := norm(bench.far) / (norm(ref) or 1)) > 0.01:
+    bench.spread = numpy.max([abs(bench.alone(o) - ref) for o in orders], axis=0)
+    if (far := norm(bench.spread) / (norm(ref) or 1)) > 0.01:
         yield Check("two equal calls", "unjudged", SENTENCES["unequal"].format(far=far))
     calls: dict[str, tuple[Any, dict]] = {
         f"{N} devices against one": (rows, {}),
@@ -104,9 +110,13 @@ def judge(bench: Bench) -> Iterator[Check]:
         halves = bench.alone(rows[::2]) + bench.alone(rows[1::2])
         if norm(halves - 2 * ref) > 0.01 * norm(ref):
             del known["clipping"]["not clipped"]  # it does not show
-            bench.few = 0.02  # rounding may turn the step of a tiny gradient around
+            bench.share_allowed = (
+                0.02  # rounding may turn the step of a tiny gradient around
+            )
             yield Check("the gradient's length", "skipped", SENTENCES["own length"])
-        bench.most = numpy.max([abs(bench.alone([k])) for k in range(4)], axis=0)
+        bench.largest_of_a_sample = numpy.max(
+            [abs(bench.alone([k])) for k in range(4)], axis=0
+        )
     for what, updates in known.items():
         chosen, words = calls[what]
         with suppress(RunError):
@@ -114,7 +124,7 @@ def judge(bench: Bench) -> Iterator[Check]:
             gaps = {m: norm(one - u) - norm(tol(u)) for m, u in updates.items()}
             near = [mistake for mistake, gap in gaps.items() if gap < 1e-4 * norm(ref)]
             if not near:
-                bench.steps_add &= what != "two steps"
+                bench.is_stateless &= what != "two steps"
                 yield Check(what, "skipped", SENTENCES[what])
             elif near[0]:
                 yield Check(what, "wrong", SENTENCES[near[0]], near[0])

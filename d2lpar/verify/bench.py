@@ -9,7 +9,7 @@ import numpy
 
 from d2lpar.errors import RunError, first_line
 
-LR = 0.1  # of every step but one, in `judge`
+LR = 0.1  # of every step but one, in `check_step`
 
 
 class Bench:
@@ -19,15 +19,16 @@ class Bench:
         self.N, self.timeout = num_devices, timeout
         is_name = isinstance(step, str)
         self.module = self.call(importlib.import_module, step) if is_name else step
-        self.even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
+        self.even_batch = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
         # n / N is not N here, so that each mistake has a factor of its own.
-        self.small = num_devices * (3 if num_devices == 2 else 2)
-        self.start = self.call(self.begin, self.even + 1, seed)
+        self.small_batch = num_devices * (3 if num_devices == 2 else 2)
+        self.start = self.call(self.begin, self.even_batch + 1, seed)
         ends = numpy.cumsum([p.size for p in self.params])
         self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
-        self.far = self.most = 0 * self.start  # of orders, of samples
-        self.few = 0.0  # the share of a parameter's elements that may be further apart
-        self.steps_add = True  # two steps are two calls: no momentum
+        self.spread = 0 * self.start  # of one device's steps with reordered rows
+        self.largest_of_a_sample = 0 * self.start  # the largest step of a single row
+        self.share_allowed = 0.0  # of a parameter's elements, outside the tolerance
+        self.is_stateless = True  # two steps are two calls: no momentum
 
     def call(self, function, *arguments):
         """Return what a function returns. Raises RunError for its errors."""
@@ -40,7 +41,7 @@ class Bench:
             raise RunError(f"{type(e).__name__}: {first_line(e)}"[:300]) from None
 
     def begin(self, n, seed):
-        """Make n samples and one of zeros; return the parameters."""
+        """Draw n samples, add a row of zeros, and return the parameters as a vector."""
         self.params = [numpy.asarray(p) for p in self.module.init(seed)]
         X_y = [numpy.asarray(a) for a in self.module.batch(n, seed)]
         if [a.shape[:1] for a in X_y] != [(n,), (n,)]:
@@ -57,7 +58,10 @@ class Bench:
         return numpy.concatenate([p.ravel() for p in arrays])
 
     def update(self, name, start, rows, num_devices, lr, words):
-        """Return what a step adds to the parameters; `replicas`: a row for each."""
+        """Call a function of the subject; return the change of all parameters.
+
+        The change is a vector. For `replicas` it is a matrix, with a row per device.
+        """
         old = [start[part] for part in self.parts]
         params = [a.reshape(p.shape).astype(p.dtype) for a, p in zip(old, self.params)]
         X, y = (a[[*rows]] for a in self.X_y)
@@ -87,7 +91,7 @@ class Bench:
         got = self.several(rows, **words)
         if words.get("name") == "replicas":
             return got, got[0]
-        if "steps" in words and self.steps_add:
+        if "steps" in words and self.is_stateless:
             # From the same place: rounding may move a sample over a ReLU's edge.
             first = self.several(rows)
             return got, first + self.alone(rows, self.start + first)
@@ -103,8 +107,8 @@ class Bench:
         tol = numpy.zeros_like(ref)
         for part in self.parts:
             if moved[part].any():
-                most = max(abs(ref[part]).max(), self.most[part].max())
-                rounding = 10 * self.far[part].max() + self.even * eps * most
+                most = max(abs(ref[part]).max(), self.largest_of_a_sample[part].max())
+                rounding = 10 * self.spread[part].max() + self.even_batch * eps * most
                 tol[part] = rounding + eps * abs(new[part]).max()
         return tol
 
@@ -112,4 +116,4 @@ class Bench:
         """Return the parameters that are further apart than `times` the tolerance."""
         far = ~(abs(got - ref) <= times * self.tolerance(ref))  # also where it is nan
         shares = [far[..., part].sum() / (part.size or 1) for part in self.parts]
-        return [k for k, share in enumerate(shares) if share > self.few]
+        return [k for k, share in enumerate(shares) if share > self.share_allowed]

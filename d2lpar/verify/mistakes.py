@@ -65,13 +65,13 @@ def predict(bench, n: int, right: numpy.ndarray, words: dict, shards) -> dict:
             "one piece": [sum(last), A * sum(last)],
             "piece not summed": [whole - sum(last) + N * p for p in last],
         }
-    left = bench.small / n * mean(range(bench.small))  # of the batch before
+    left = bench.small_batch / n * mean(range(bench.small_batch))  # of the batch before
     return {
         **known,
         "another algorithm": [sum(parts)],
         "dropped rows": [mean(even), part(even)],
         "repeated rows": [mean(rows + rows[:extra]), mean(rows + rows[n - extra :])],
-        "padding": [mean(rows + extra * [bench.even + 1])],
+        "padding": [mean(rows + extra * [bench.even_batch + 1])],
         "padded size": [n / (n + extra) * whole],
         "sum of means": [sum(own)],
         "N times": [N * whole, n / max(1, n // N) * whole],
@@ -95,7 +95,7 @@ def first_wrong(bench, sizes, words: dict) -> tuple | None:
     """Return the first batch size whose step is wrong, that step, and the right one."""
     for n in sizes:
         with suppress(RunError):  # this step does not take every size
-            bench.several(range(bench.small))  # whose gradient may be left over
+            bench.several(range(bench.small_batch))  # whose gradient may be left over
             got, ref = bench.both(range(n), **words)
             if bench.differing(got, ref):
                 return n, got, ref
@@ -104,7 +104,7 @@ def first_wrong(bench, sizes, words: dict) -> tuple | None:
 
 def explain(bench, n: int, words: dict) -> tuple[str, str]:
     """Name the mistake in a step of several devices: its key and its sentence."""
-    sizes = [n] if n < bench.N else [bench.small + 1, bench.small, n]
+    sizes = [n] if n < bench.N else [bench.small_batch + 1, bench.small_batch, n]
     found = first_wrong(bench, sizes, words)
     if found is None:
         return "unsteady", SENTENCES["unsteady"]
@@ -136,7 +136,7 @@ def explain(bench, n: int, words: dict) -> tuple[str, str]:
         name = "untied"
     elif not name and abs(got - ref)[at].max() < 2**-8 * abs(ref[at]).max():
         name = "half precision"
-    elif name in OF_UNEVEN and bench.differing(*bench.both(range(bench.small))):
+    elif name in OF_UNEVEN and bench.differing(*bench.both(range(bench.small_batch))):
         name = "another algorithm" if name == "mean of means" else ""
     sentence = SENTENCES[name].format(k=k, n=n, N=N)
     if not name:

@@ -11,7 +11,7 @@ import numpy_step
 import programs
 import pytest
 
-from d2lpar.verify import judged
+from d2lpar.verify import judge_file
 from d2lpar.verify.mistakes import SENTENCES
 
 # These are named in all that does not fit a formula, or in one device's step.
@@ -29,7 +29,7 @@ SEEDS = range(50)
 
 def last_check(num_devices=2, seed=0):
     """Judge the step of NumPy; returns the last check."""
-    *_, check = judged(numpy_step, num_devices, 16 * num_devices, seed)
+    *_, check = judge_file(numpy_step, num_devices, 16 * num_devices, seed)
     return check
 
 
@@ -146,7 +146,7 @@ def test_each_mistake_of_the_table_is_planted():
 def test_right_programs_raise_no_alarm(name):
     programs.needs(name)
     code = (
-        "import sys; from d2lpar.verify import judged\n"
+        "import sys; from d2lpar.verify import judge_file\n"
         "for seed in range(int(sys.argv[2])):\n"
         "    *_, check = judged(sys.argv[1], 2, 32, seed)\n"
         "    assert check.verdict in ('right', 'skipped'), (seed, check)"

@@ -196,6 +196,8 @@ def devices() -> None:
 @click.option(
     "--batch", "batch_size", type=POSITIVE, default=64, help="Samples in a batch."
 )
+@click.option("--seed", type=int, default=0, help="Seed of the first of three batches.")
+@click.option("--even", is_flag=True, help="Even batches only.")
 @click.option("--timeout", type=POSITIVE, default=60, help="Seconds for a call.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context

@@ -18,6 +18,7 @@ from d2lpar.verify.mistakes import explain
 
 __all__ = ["Check", "summary", "verify"]
 
+STATUS = {"right": 0, "wrong": 1, "unjudged": 2}  # the exit status of a summary
 BATCHES = 3  # of three seeds: a mistake may not show in the first one
 
 
@@ -239,6 +240,8 @@ def check_call(
         with suppress(RunError):
             bench.several(rows, N=1, **words)
             line = SENTENCES["raises"].format(N=bench.N, error=error)
+            if (before := found.setdefault(line, what)) != what:
+                line = SENTENCES["again"].format(what=before)
             return Check(what, "wrong", line, "raises")
         return Check(what, refused, str(error))
     if not bench.differing(got, one, times=4 if "steps" in words else 1):
@@ -251,7 +254,7 @@ def check_call(
     else:
         mistake, line = explain(bench, len(rows), words, even, found)
         if found and not mistake:
-            mistake = next(iter(found))
+            mistake = next((m for m in found if m in SENTENCES), "")
     if mistake in found:
         line = SENTENCES["again"].format(what=found[mistake])
     found.setdefault(mistake, what)

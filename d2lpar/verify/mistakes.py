@@ -97,7 +97,7 @@ def predict(bench: Bench, n: int, right, words: dict, shards, order) -> dict:
     )
     even, ends = order[: n // N * N], ([], order[:extra], order[n - extra :])
     by_rows = sum(len(shard) / n * update for shard, update in zip(shards, own))
-    means, other = [sum(own) / min(n, N)], [by_rows]
+    means, other = [sum(own) / min(n, N), sum(own) / N], [by_rows]
     if bench.form != "other":  # then no other algorithm is needed to explain it
         means, other = means + other, []
     stale = {}
@@ -216,6 +216,8 @@ def named(bench: Bench, n, words, got, ref, wrong, known) -> tuple[str, str] | N
         return say("frozen")
     if not numpy.isfinite(got).all():
         return say("not finite")
+    if name := stale(bench, n):
+        return say(name)
     near: dict[str, int] = {}
     for shards, order in dealt(bench, n):
         for name, updates in predict(bench, n, ref, words, shards, order).items():
@@ -256,6 +258,26 @@ def named(bench: Bench, n, words, got, ref, wrong, known) -> tuple[str, str] | N
         if any(is_near(sum(updates) / N) for updates in own):
             return say("another algorithm")
     return None
+
+
+def stale(bench: Bench, n: int) -> str:
+    """Return what several devices do not take from a call: "stale batch", or ""."""
+    rows, other = range(n), bench.other
+
+    def same(a, b):
+        return norm(a - b) <= 1e-6 * norm(b)
+
+    with suppress(RunError):
+        ref, here = bench.recall(rows), bench.several(rows)
+        if here.any() and same(other.several(rows, bench.start), here):
+            if not same(other.recall(rows, bench.start), ref):
+                return "stale batch"
+        moved, way = bench.several(rows, other.start), other.start - bench.start
+        if here.any() and (same(moved, here) or same(moved + way, here)):
+            return (
+                "" if same(bench.recall(rows, other.start), ref) else "stale parameters"
+            )
+    return ""
 
 
 def constant_apart(bench: Bench, n, words, got, ref, at) -> tuple[str, float] | None:

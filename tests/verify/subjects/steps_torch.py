@@ -28,6 +28,10 @@ BY_HAND = {  # without DDP: the gradients are summed by an all-reduce
     "own_norm", "idle_process", "local_sgd", "adam_apart", "single_allreduce",
     "decay_of_each", "stale_batch", "stale_parameters", "in_each_call_anew",
 }  # fmt: skip
+OWN_MEANS = {
+    "mean_of_means", "tokens_of_each", "masked_of_each", "batch_norm_shuffled",
+    "same_rows", "local_sgd",
+}  # fmt: skip
 kept = {}  # what a process keeps from call to call
 
 
@@ -50,7 +54,9 @@ def model():
         return Tied()
     noise = [nn.Dropout(0.5)] if PROGRAM == "dropout" else []
     norm = [nn.BatchNorm1d(8)] if PROGRAM.startswith("batch_norm") else []
-    return nn.Sequential(nn.Linear(6, 8, not norm), *norm, nn.ReLU(), *noise, nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(6, 8, not norm), *norm, nn.ReLU(), *noise, nn.Linear(8, 3)
+    )
 
 
 def batch(n, seed):
@@ -64,7 +70,10 @@ def batch(n, seed):
 
 def own_rows(n, rank, N):
     if "sampler" in PROGRAM:
-        drops, shuffles = "dropping" in PROGRAM, "shuffl" in PROGRAM or PROGRAM == "sampler"
+        drops, shuffles = (
+            "dropping" in PROGRAM,
+            "shuffl" in PROGRAM or PROGRAM == "sampler",
+        )
         return torch.tensor(list(DistributedSampler(
             range(n), N, rank, shuffle=shuffles, drop_last=drops)))  # fmt: skip
     return torch.arange(n).tensor_split(N)[0 if PROGRAM == "same_rows" else rank]
@@ -73,14 +82,17 @@ def own_rows(n, rank, N):
 def loss_of(scores, y, n, N, own, weight):
     """The loss of a piece, which is right if DDP averages over the processes."""
     scores, y = scores.flatten(0, -2), y.flatten()
-    if PROGRAM in ("mean_of_means", "tokens_of_each", "masked_of_each", "batch_norm_shuffled") \
-            or "sampler" in PROGRAM or PROGRAM == "same_rows":  # fmt: skip
+    if PROGRAM in OWN_MEANS or "sampler" in PROGRAM:
         return cross_entropy(scores, y) * weight
     if PROGRAM in ("pieces_averaged", "pieces_summed", "tokens_of_pieces"):
         share = own * weight if PROGRAM != "pieces_summed" else own
         return N * share * cross_entropy(scores, y)
     total = cross_entropy(scores, y, reduction="sum")
-    return total / n if PROGRAM in ("sum_under_ddp", "decay_sum_under_ddp") else N / n * total
+    return (
+        total / n
+        if PROGRAM in ("sum_under_ddp", "decay_sum_under_ddp")
+        else N / n * total
+    )
 
 
 def optimizer_of(net, lr, N):
@@ -135,20 +147,25 @@ def train(net, X, y, lr, steps=1, clip_norm=None, accumulate=1):
         wrapped = fully_shard(net)
         optimizer = optimizer_of(net, lr, N)  # its parameters are new
     if N > 1 and PROGRAM in ("half_hook", "bfloat16_hook"):
-        hook = {"h": default_hooks.fp16_compress_hook, "b": default_hooks.bf16_compress_hook}
+        hook = {
+            "h": default_hooks.fp16_compress_hook,
+            "b": default_hooks.bf16_compress_hook,
+        }
         wrapped.register_comm_hook(None, hook[PROGRAM[0]])
     valid = n
     if HAS_TOKENS:
         valid = (y != -100).sum().item()
     forward = wrapped.module if PROGRAM == "around_ddp" else wrapped
     if PROGRAM == "head_outside":
+
         def forward(X):
             return net[2](wrapped(X))
+
     pieces = rows.tensor_split(accumulate)
     own = (y[rows] != -100).sum().item() / valid
     casts = PROGRAM.startswith("autocast")
-    for _ in range(steps):
-        if PROGRAM not in ("no_zero_grad", "local_sgd"):
+    for _ in range(4 * steps if PROGRAM == "local_sgd" else steps):
+        if PROGRAM != "no_zero_grad":
             optimizer.zero_grad()
         for k, piece in enumerate(pieces):
             if PROGRAM == "pieces_zeroed":
@@ -174,7 +191,10 @@ def train(net, X, y, lr, steps=1, clip_norm=None, accumulate=1):
             clip(net, clip_norm)
             for p in net.parameters():
                 p.grad *= N * own
-        norm = sum((p.grad**2).sum() for p in net.parameters() if p.grad is not None) ** 0.5
+        norm = (
+            sum((p.grad**2).sum() for p in net.parameters() if p.grad is not None)
+            ** 0.5
+        )
         if PROGRAM in BY_HAND - {"local_sgd", "adam_apart"}:
             by_hand(net, N, rank, own)
         if clip_norm is not None and PROGRAM == "norm_twice":

@@ -123,9 +123,7 @@ def judge_file(
     for bench in benches:
         bench.noise = noise
     even = even or bool(getattr(benches[0].module, "EVEN", False))
-    for check in check_step(benches, even):
-        if check.what not in done:
-            yield check
+    yield from check_step(benches, even, done)
 
 
 def check_one_device(benches: list[Bench]) -> Iterator[Check]:
@@ -178,8 +176,11 @@ def check_one_device(benches: list[Bench]) -> Iterator[Check]:
                 yield Check(what, "wrong", SENTENCES[near[0]], near[0])
 
 
-def check_step(benches: list[Bench], even: bool) -> Iterator[Check]:
-    """Yield the checks of a step on one device, then on several devices."""
+def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
+    """Yield the checks of a step on one device, then on several devices.
+
+    Those of several devices that are `done` are not made again.
+    """
     first, remarks, found = benches[0], {}, {}
     N, rows, odd = first.N, range(first.even_batch), range(first.even_batch + 1)
     calls: dict[str, tuple[Any, dict]] = {
@@ -200,7 +201,7 @@ def check_step(benches: list[Bench], even: bool) -> Iterator[Check]:
         "uneven accumulation": (odd, {"accumulate": 2}),
         "the first batch again": (rows, {}),
     }
-    for check in check_one_device(benches):
+    for check in () if done else check_one_device(benches):
         if check.what in calls and check.verdict == "skipped":
             remarks[check.what] = check.line
         else:
@@ -209,8 +210,8 @@ def check_step(benches: list[Bench], even: bool) -> Iterator[Check]:
             yield check
             calls.pop(check.what, None)
     for what, (chosen, words) in calls.items():
-        if len(words) == 2 and first.lacks("step", words):
-            continue  # the check of one of these arguments says so
+        if what in done or len(words) == 2 and first.lacks("step", words):
+            continue  # the check of one of these arguments says that it lacks
         if even and len(chosen) % N:
             yield Check(what, "skipped", SENTENCES["even"])
             continue
@@ -224,6 +225,8 @@ def check_step(benches: list[Bench], even: bool) -> Iterator[Check]:
         if check.verdict == "right" and what in remarks:
             check = check._replace(line=f"{check.line}; {remarks[what]}")
         yield check
+        if check.verdict == "unjudged" and not check.mistake:
+            return  # several devices do not answer
 
 
 def check_call(

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # DDP imports it: once here, and not in every process
+import torch.utils.data
 from torch import distributed, nn
 from torch.nn import functional
 from torch.optim.optimizer import (
@@ -188,13 +189,19 @@ def without_gpus() -> None:
 
         return call
 
+    loads = torch.utils.data.DataLoader.__init__
+
+    def load(self, *args, **words):
+        loads(self, *args, **{**words, "pin_memory": False})
+
+    torch.utils.data.DataLoader.__init__ = load  # type: ignore[method-assign]
     distributed.init_process_group = init_process_group
     wrap.__init__ = init  # type: ignore[method-assign]
     for kind in (nn.Module, torch.Tensor):
         kind.to = stays(kind.to)  # type: ignore[attr-defined]
         kind.cuda = lambda self, *_, **__: self  # type: ignore[attr-defined]
     torch.cuda.set_device = lambda *_: None
-    torch.cuda.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.cuda.device_count = lambda: 8  # as a machine that runs such programs has
     if hasattr(torch, "accelerator"):
         torch.accelerator.set_device_index = lambda *_: None
         torch.accelerator.current_accelerator = lambda *_, **__: torch.device("cpu")

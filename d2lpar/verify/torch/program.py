@@ -191,17 +191,10 @@ def check_program(one: dict, many: list[dict], again: list[dict]) -> list[Check]
     apart = max(norm(end - ends[0]) / moved for end in ends)
     verdict = "wrong" if apart > 1e-6 else "right"
     line = f"{apart:.0e} of their way apart after {len(first['grads'])} steps"
+    line += ": is the wrapped module called?" * (verdict == "wrong")
     checks.append(
         Check("replicas", verdict, line, "apart" if verdict == "wrong" else "")
     )
-    if first["lr"][0] != one["lr"][0]:
-        ratio = first["lr"][0][0] / (one["lr"][0][0] or numpy.nan)
-        line = (
-            f"{ratio:g} times as large on {N} processes: the global batch is the same"
-        )
-        checks.append(Check("the learning rate", "wrong", line, "N times"))
-    else:
-        checks.append(Check("the learning rate", "right", "equal"))
     limit = 10 * noise + (2e-2 if "16 bits" in flags else 1e-4)
     for k, (g, ref) in enumerate(zip(first["grads"], one["grads"])):
         far, factor = norm(g - ref) / (norm(ref) or 1), g @ ref / ((ref @ ref) or 1)
@@ -209,7 +202,12 @@ def check_program(one: dict, many: list[dict], again: list[dict]) -> list[Check]
         way = norm(steps[0]) / (norm(steps[1]) or numpy.nan)
         line = f"gradients {far:.1e} apart; {N} move {way:.4f} times as far as 1"
         what = f"step {k + 1}"
-        if not ref.any() or not steps[1].any():
+        if any(
+            check.verdict == "wrong" for check in checks if check.what != "replicas"
+        ):
+            verdict, mistake = "skipped", ""
+            line += ", after what is wrong above"
+        elif not ref.any() or not steps[1].any():
             verdict, mistake = "unjudged", ""
             line += ": one process moves no parameter"
         elif far <= limit * 10 ** min(k, 2):
@@ -219,7 +217,21 @@ def check_program(one: dict, many: list[dict], again: list[dict]) -> list[Check]
             verdict = "unjudged" if mistake == "another algorithm" else "wrong"
             line += f": {why}"
         checks.append(Check(what, verdict, line, mistake))
+        if k == 0:
+            checks.append(check_rate(one, many))
     return checks
+
+
+def check_rate(one: dict, many: list[dict]) -> Check:
+    """Compare the learning rates of the first step."""
+    what, rates, own = "the learning rate", many[0]["lr"][0], one["lr"][0]
+    if rates == own:
+        return Check(what, "right", "equal")
+    ratio = rates[0] / (own[0] or numpy.nan)
+    line = (
+        f"{ratio:g} times as large on {len(many)} processes, for the same global batch"
+    )
+    return Check(what, "wrong", line, "N times")
 
 
 def name_of(g, ref, factor: float, N: int, flags) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import runpy
 import signal
 import socket
@@ -17,6 +18,7 @@ import time
 import traceback
 from pathlib import Path
 
+import numpy
 import torch
 import torch._dynamo  # DDP imports it: once here, and not in every process
 import torch.utils.data
@@ -224,7 +226,9 @@ def run_script(run: dict, rank: int, port: int) -> None:
         without_gpus()
     watch(recorder)
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    # A program without a seed draws other rows in each process, and so it does here.
+    for seed in (torch.manual_seed, numpy.random.seed, random.seed):
+        seed(rank)
     command = list(run["command"])
     is_module = command[0] == "-m"
     sys.argv = command[is_module:]

@@ -5,7 +5,7 @@ PUBLIC=CLONE_OF_PICOTRON d2lpar verify picotron_wrappers.py --even
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext as now
 
 import numpy
 from torch import distributed, nn, optim
@@ -25,14 +25,13 @@ def batch(n, seed):
 
 
 def train(net, X, y, lr, steps=1, accumulate=1):
-    if pgm.process_group_manager is None:
+    if not hasattr(pgm, "process_group_manager"):
         pgm.setup_process_group_manager(1, 1, 1, distributed.get_world_size())
     wrapped, optimizer = WRAPPER(net), optim.SGD(net.parameters(), lr)
     for _ in range(steps):
         for k, (own, to) in enumerate(zip(X.chunk(accumulate), y.chunk(accumulate))):
-            with wrapped.no_sync() if k < accumulate - 1 else nullcontext():
-                loss = nn.functional.cross_entropy(wrapped(own), to)
-                (loss / accumulate).backward()
+            with wrapped.no_sync() if k < accumulate - 1 else now():
+                (nn.functional.cross_entropy(wrapped(own), to) / accumulate).backward()
         optimizer.step()
         getattr(wrapped, "reset", optimizer.zero_grad)()
 

@@ -170,6 +170,8 @@ def check_program(one: dict, many: list[dict], again: list[dict]) -> list[Check]
     if any(start.shape != starts[0].shape for start in starts):
         line = "processes hold parts of the parameters, which only FSDP2 can gather"
         return [Check("the start", "unjudged", line)]
+    if not all(numpy.isfinite(start).all() for start in starts):
+        return [Check("the start", "unjudged", "its parameters are not finite")]
     apart = max(norm(start - starts[0]) / norm(starts[0]) for start in starts)
     if apart > 1e-6:
         line = f"{apart:.0e} apart: does it depend on the number of processes?"

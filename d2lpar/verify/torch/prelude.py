@@ -39,9 +39,13 @@ LOSSES = (
 class Recorder:
     """The parameters, gradients and data of the first steps of one optimizer."""
 
-    def __init__(self, folder: str, steps: int, replay: str, rank: int, size: int):
-        self.folder, self.steps, self.optimizer = Path(folder), steps, None
-        self.rank, self.size = rank, size
+    def __init__(self, run: dict, rank: int):
+        self.folder, self.steps, self.optimizer = (
+            Path(run["folder"]),
+            run["steps"],
+            None,
+        )
+        self.rank, self.size = rank, run["processes"]
         self.params: list = []  # a vector before the first step and after each
         self.grads: list = []
         self.lr: list = []
@@ -49,6 +53,7 @@ class Recorder:
         self.calls_before: list = []  # each step
         self.flags: set = set()
         self.depth, self.saved = 0, False
+        replay, self.split = run["replay"], run["split"]
         files = sorted(Path(replay).iterdir()) if replay else []
         self.replayed = [torch.load(file)["calls"] for file in files]
 
@@ -75,13 +80,12 @@ class Recorder:
     def recorded(self, value, call: int, leaf: int):
         """Return what all processes had in this call, or one process in its own."""
         N = len(self.replayed)
-        with_all = [calls[call][leaf] for calls in self.replayed if call < len(calls)]
-        if len(with_all) == N and sum(map(len, with_all)) == len(value):
-            new = torch.cat(with_all)
-        else:  # one process has as many more calls
+        if self.split:  # one process has as many calls as all of them together
             new = self.replayed[call % N][call // N][leaf]
-        if new.shape != value.shape:
-            sys.exit(f"replay: {tuple(new.shape)} for {tuple(value.shape)}")
+        else:
+            new = torch.cat([calls[call][leaf] for calls in self.replayed])
+        if new.shape[1:] != value.shape[1:]:
+            sys.exit(f"it takes {tuple(value.shape)}, they {tuple(new.shape)}")
         return new.to(value.device, value.dtype)
 
     def before(self, optimizer, *_):
@@ -221,7 +225,7 @@ def run_script(run: dict, rank: int, port: int) -> None:
     ours = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": N, "LOCAL_WORLD_SIZE": N}
     ours |= {"GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in ours.items()})
-    recorder = Recorder(run["folder"], run["steps"], run["replay"], rank, N)
+    recorder = Recorder(run, rank)
     if not torch.cuda.is_available():
         without_gpus()
     watch(recorder)

@@ -16,11 +16,14 @@ import sys
 import types
 from importlib import import_module
 
-import lazy_loader
-
 __version__ = "0.5.0"
 
-__getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
+try:
+    import lazy_loader
+except ModuleNotFoundError:  # `d2lpar.verify` works beside NumPy alone
+    __all__ = []
+else:
+    __getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _alias(name: str, module: str) -> types.ModuleType:

@@ -24,9 +24,25 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from loky.backend.process import LokyProcess
-
 from d2lpar.errors import D2lparError, DiedError, RunError, first_line, is_from_mxnet
+
+try:
+    from loky.backend.process import LokyProcess
+except ModuleNotFoundError:  # beside NumPy alone, for `python -m d2lpar.verify`
+
+    class LokyProcess(multiprocessing.get_context("spawn").Process):  # type: ignore
+        """A process of the standard library, with changes of the environment."""
+
+        def __init__(self, env: Mapping[str, str], **words: Any):
+            super().__init__(**words)
+            self.env = env
+
+        def run(self) -> None:
+            """Change the environment, then do the work."""
+            os.environ.update(self.env)
+            tempfile.tempdir = None  # TMPDIR is another now
+            super().run()
+
 
 log = logging.getLogger("d2lpar")
 

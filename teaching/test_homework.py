@@ -130,13 +130,15 @@ def test_train_batch_is_the_step_of_one_device(get_params, train_batch):
         return [[*map(read, params)] for params, _ in copies]
 
     def step(params, X, y, num_devices, lr, steps=1):
-        assert len(X) >= num_devices, "split_batch need not split them"
+        if len(X) < num_devices:
+            raise NotImplementedError("split_batch need not split them")
         return replicas(params, X, y, num_devices, lr, steps)[0]
 
     replicas(init(0), *batch(9, 0), 4, 0.1)  # raises what the functions raise
     mine = SimpleNamespace(init=init, batch=batch, step=step, replicas=replicas)
-    *_, check = verify(mine, num_devices=4)
-    assert check.verdict == "right", f"{check.what}: {check.line}"
+    for check in verify(mine, num_devices=4):
+        is_right = check.verdict in ("right", "skipped")
+        assert is_right, f"{check.what}: {check.line}"
 
 
 def check_step(train_batch, num_devices, n, shows=True):

@@ -187,7 +187,21 @@ def devices() -> None:
     short_help="Judge a data-parallel step of your own.",
     epilog="Exit status: 0 right, 1 wrong, 2 it cannot be judged. See docs/verify.md.",
 )
-@click.argument("path", metavar="STEP.py", type=click.Path(exists=True, dir_okay=False))
+@click.argument(
+    "path",
+    metavar="[STEP.py]",
+    required=False,
+    type=click.Path(exists=True, dir_okay=False),
+)
+@click.option(
+    "--run", "command", help="Command of a whole PyTorch program on one process."
+)
+@click.option(
+    "--with",
+    "replaced",
+    default="",
+    help="Arguments that several processes have instead, such as half the batch size.",
+)
 @click.option(
     "--devices",
     "num_devices",
@@ -198,29 +212,53 @@ def devices() -> None:
 @click.option(
     "--batch", "batch_size", type=POSITIVE, default=64, help="Samples in a batch."
 )
-@click.option("--timeout", type=POSITIVE, default=60, help="Seconds for a call.")
+@click.option("--seed", type=int, default=0, help="Seed of the first of three batches.")
+@click.option("--even", is_flag=True, help="Even batches only.")
+@click.option(
+    "--timeout",
+    type=POSITIVE,
+    help="Seconds for a call (60), or with --run for a run (300).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(ctx: click.Context, path: str, as_json: bool, **settings) -> None:
-    """Judge the step of STEP.py: is it, on several devices, the step of one?
+def verify(
+    ctx: click.Context,
+    path: str | None,
+    command: str | None,
+    replaced: str,
+    timeout: int | None,
+    as_json: bool,
+    **settings,
+) -> None:
+    """Judge STEP.py, or a whole program: is its step on several devices that of one?
 
-    If it is not, the mistake is named. The file may use any framework. It defines
-    init(seed), batch(n, seed) and step(params, X, y, num_devices, lr).
+    If it is not, the mistake is named. STEP.py may use any framework. It defines
+    init(seed), batch(n, seed) and step(params, X, y, num_devices, lr). A PyTorch
+    program is judged as it is: --run "train.py --batch 64" --with "--batch 32".
     """
-    from d2lpar.verify import verify
+    from d2lpar.verify import STATUS, verify
 
-    name = Path(path).stem
-    if name in getattr(sys, "stdlib_module_names", sys.builtin_module_names):
-        raise click.UsageError(f"{path}: Python has a module {name}; rename the file")
-    if "." in name or Path(path).suffix != ".py":
-        raise click.UsageError(f"{path}: write NAME.py, without another dot")
-    checks = verify(path, **settings)
+    if (path is None) == (command is None):
+        raise click.UsageError("name a STEP.py, or a program by --run")
+    if command is not None:
+        from d2lpar.verify.torch.program import judge_program
+
+        num_devices = settings["num_devices"]
+        checks = judge_program(command, num_devices, replaced, timeout=timeout or 300)
+    else:
+        name = Path(path).stem
+        if name in getattr(sys, "stdlib_module_names", sys.builtin_module_names):
+            message = f"{path}: Python has a module {name}; rename the file"
+            raise click.UsageError(message)
+        if "." in name or Path(path).suffix != ".py":
+            raise click.UsageError(f"{path}: write NAME.py, without another dot")
+        checks = verify(path, timeout=timeout or 60, **settings)
     if as_json:
         click.echo(json.dumps([check._asdict() for check in checks], indent=1))
     else:
         for check in checks:
             click.echo(printable(f"{check.verdict:9}{check.what}: {check.line}"))
-    ctx.exit({"wrong": 1, "unjudged": 2}.get(checks[-1].verdict, 0))
+    ctx.exit(STATUS[checks[-1].verdict])
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Is a step of any framework on several devices the step of one? See docs/verify.md."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Iterator
@@ -11,10 +13,13 @@ import numpy
 from numpy.linalg import norm
 
 from d2lpar.errors import DiedError, RunError
-from d2lpar.verify.bench import LR, Bench
-from d2lpar.verify.mistakes import SENTENCES, explain
+from d2lpar.verify.bench import LR, SENTENCES, Bench, RefusedError
+from d2lpar.verify.mistakes import explain
 
-__all__ = ["Check", "verify"]
+__all__ = ["Check", "summary", "verify"]
+
+STATUS = {"right": 0, "wrong": 1, "unjudged": 2}  # the exit status of a summary
+BATCHES = 3  # of three seeds: a mistake may not show in the first one
 
 
 class Check(NamedTuple):
@@ -26,112 +31,235 @@ class Check(NamedTuple):
     mistake: str = ""
 
 
-def verify(step: Any, num_devices=2, batch_size=64, *, timeout=60.0) -> list[Check]:
-    """Judge a step on `num_devices` devices against one.
+def verify(
+    step: Any, num_devices=2, batch_size=64, *, seed=0, even=False, timeout=60.0
+) -> list[Check]:
+    """Judge a step on `num_devices` devices against one; the last check is a summary.
 
     `step` is a file, which runs in a process of its own, `timeout` seconds for a call,
     or an object with its functions. `batch_size` is rounded to a multiple of twice the
-    devices. The step is right unless the last check is "wrong" or "unjudged".
+    devices. Batches are drawn with `seed` and the two seeds after it. With `even` no
+    uneven batch is tried. The verdict of the summary is "right", "wrong" or "unjudged".
     """
-    job = {"num_devices": num_devices, "batch_size": batch_size}
-    if isinstance(step, (str, os.PathLike)):
-        from d2lpar import process  # not NumPy alone
+    job = {"num_devices": num_devices, "batch_size": batch_size, "seed": seed}
+    job["even"] = even
+    checks: list[Check] = []
+    is_file = isinstance(step, (str, os.PathLike))
+    while True:
+        done = [check.what for check in checks]
+        begun = Check("a call", "unjudged", "")
+        try:
+            if is_file:
+                from d2lpar import process  # not NumPy alone
 
-        job.update(step=os.path.abspath(step), timeout=timeout or 1e6)
-        found = process.results("d2lpar.verify:judged", job)
-    else:
-        found = judged(step, **job)
-    checks = [Check("a call", "unjudged", "")]
-    try:
-        for check in found:
-            checks.append(check)
-    except RunError as error:  # of what every step must answer, or its process died
-        line, mistake = str(error), ""
-        if isinstance(error, DiedError):
-            mistake = "hangs" if "SIGALRM" in line else ""
-            line = f"no answer in {timeout:g} s" if mistake else f"its process {line}"
-        begun = [check for check in checks if not check.line][-1]
-        if begun.verdict == "wrong":
-            line += f": {SENTENCES[mistake]}"
-        checks.append(begun._replace(line=line, mistake=mistake))
-    return [check for check in checks if check.line]
+                words = {"step": os.path.abspath(step), "timeout": timeout or 1e6}
+                work = "d2lpar.verify:judge_file"
+                found = process.results(work, {**job, **words, "done": done})
+            else:
+                found = judge_file(step, **job, done=done)
+            for begun in found:
+                if begun.line:
+                    checks.append(begun)
+            break
+        except RunError as error:  # of what every step must answer, or its process died
+            line, mistake = str(error), ""
+            if isinstance(error, DiedError):
+                mistake = "hangs" if "SIGALRM" in line else ""
+                line = (
+                    f"no answer in {timeout:g} s" if mistake else f"its process {line}"
+                )
+            if begun.verdict == "wrong":
+                line += f": {SENTENCES['hangs']}" if mistake else ""
+            checks.append(begun._replace(line=line, mistake=mistake))
+            # A new process makes the other checks, if the first one was right.
+            if not (done or checks[0].verdict == "right") or begun.verdict != "wrong":
+                break
+    return [*checks, summary(checks)]
 
 
-def judged(step: Any, num_devices, batch_size, seed=0, timeout=0) -> Iterator[Check]:
-    """Yield checks; one without a line has begun. Raises RunError if the step dies."""
+def summary(checks: list[Check]) -> Check:
+    """Return the verdict over all checks, and what was skipped."""
+    by = {
+        verdict: [check for check in checks if check.verdict == verdict]
+        for verdict in ("wrong", "unjudged", "right", "skipped")
+    }
+    count = len(checks) - len(by["skipped"])
+    verdict = next((v for v in ("wrong", "unjudged") if by[v]), "right")
+    lines = [
+        f"{len(by[v])} of {count} checks {v}" for v in by if by[v] and v != "skipped"
+    ]
+    if by["skipped"]:
+        lines.append("skipped: " + ", ".join(check.what for check in by["skipped"]))
+    named = [check.mistake for check in by[verdict] if check.mistake]
+    if not by["right"] and verdict == "right":
+        verdict = "unjudged"
+    return Check("summary", verdict, "; ".join(lines), (named or [""])[0])
+
+
+def judge_file(
+    step: Any, num_devices, batch_size=64, seed=0, even=False, timeout=0.0, done=()
+) -> Iterator[Check]:
+    """Yield the checks of a file or an object, but for those that are done.
+
+    A check without a line announces the next one, in case the process dies in it.
+    Raises RunError for errors of the subject in what it must answer.
+    """
     if timeout:  # a file, in a process of its own
         sys.path.insert(0, os.path.dirname(step))
         sys.argv, step = [step], Path(step).stem
-    for check in judge(Bench(step, num_devices, batch_size, seed, timeout)):
-        yield check
-        if check.line and check.verdict in ("wrong", "unjudged"):
-            break
+    benches: list[Bench] = []
+    for k in range(BATCHES):
+        subject = benches[0].module if benches else step
+        bench = Bench(subject, num_devices, batch_size, seed + k, timeout)
+        if benches:
+            bench.follow(benches[0], k)
+            bench.other = benches[-1]
+        benches.append(bench)
+        if problem := bench.measure():
+            yield Check(problem[0], "unjudged", problem[1])
+            return
+    benches[0].other = benches[-1]
+    noise = numpy.max([bench.noise for bench in benches], axis=0)
+    for bench in benches:
+        bench.noise = noise
+    even = even or bool(getattr(benches[0].module, "EVEN", False))
+    yield from check_step(benches, even, done)
 
 
-def judge(bench: Bench) -> Iterator[Check]:
-    """Yield checks of one device, then of several: none after a wrong one counts."""
-    N, rows, uneven = bench.N, range(bench.even), range(bench.even + 1)
-    ref = bench.alone(rows)
-    if not ref.any():
-        yield Check("one device", "unjudged", "its step changes no parameter")
-    orders = [rows, *(numpy.random.default_rng(k).permutation(rows) for k in range(3))]
-    bench.far = numpy.max([abs(bench.alone(o) - ref) for o in orders], axis=0)
-    if (far := norm(bench.far) / (norm(ref) or 1)) > 0.01:
-        yield Check("two equal calls", "unjudged", SENTENCES["unequal"].format(far=far))
-    calls: dict[str, tuple[Any, dict]] = {
-        f"{N} devices against one": (rows, {}),
-        "replicas": (rows, {"name": "replicas"}),
-        "two equal calls": (rows, {}),
-        "permuted rows": (orders[-1], {}),
+def check_one_device(benches: list[Bench]) -> Iterator[Check]:
+    """Yield what one device does wrong, or why less is compared.
+
+    A check that is skipped here is a remark on the same check of several devices.
+    """
+    first = benches[0]
+    rows = range(first.even_batch)
+    ref = first.alone(rows)
+    if any(bench.form == "other" for bench in benches):
+        yield Check("the gradient's length", "skipped", SENTENCES["own length"])
+    if first.noise.any():
+        line = SENTENCES["own precision"].format(off=first.noise.max())
+        yield Check("precision", "skipped", line, "own precision")
+    cut, twice = ref / (4 * first.N), ref
+    calls: dict[str, tuple] = {
         "the batch twice": ([*rows, *rows], {}),
         "twice the learning rate": (rows, {"lr": 2 * LR}),
-        "an uneven batch": (uneven, {}),
-        "fewer samples than devices": (range(N - 1), {}),
         "two steps": (rows, {"steps": 2}),
-        "clipping": (rows, {"clip_norm": norm(ref) / LR / (4 * N)}),  # below each norm
-        "accumulation": (rows, {"accumulate": 2}),
-        "uneven accumulation": (uneven, {"accumulate": 2}),
-        "the first batch again": (rows, {}),
+        "clipping": (rows, {"clip_norm": first.clip_norm}),
     }
-    second, cut = bench.alone(rows, bench.start + ref), ref / (4 * N)
+    if first.form == "sum":
+        twice = 2 * ref
+        yield Check("a mean", "skipped", SENTENCES["sum"], "not divided")
+    second = first.alone(rows, first.start + ref)
     known = {
-        "the batch twice": {"": ref, "not divided": 2 * ref, "divided twice": ref / 2},
+        "the batch twice": {
+            "": twice,
+            "not divided": 2 * ref,
+            "divided twice": ref / 2,
+        },
         "twice the learning rate": {"": 2 * ref},
         "two steps": {"": ref + second, "stale gradient": 2 * ref + second},
         "clipping": {"": cut, "not clipped": ref, "clipped sum": cut / len(rows)},
     }
-    with suppress(RunError):  # here and below: a step need not take every batch
-        halves = bench.alone(rows[::2]) + bench.alone(rows[1::2])
-        if norm(halves - 2 * ref) > 0.01 * norm(ref):
-            del known["clipping"]["not clipped"]  # it does not show
-            bench.few = 0.02  # rounding may turn the step of a tiny gradient around
-            yield Check("the gradient's length", "skipped", SENTENCES["own length"])
-        bench.most = numpy.max([abs(bench.alone([k])) for k in range(4)], axis=0)
+    if first.form == "other":
+        del known["clipping"]["not clipped"]  # it does not show
     for what, updates in known.items():
         chosen, words = calls[what]
-        with suppress(RunError):
-            one, tol = bench.alone(chosen, **words), bench.tolerance
+        with suppress(RunError):  # a step need not take every call
+            one, tol = first.alone(chosen, **words), first.tolerance
             gaps = {m: norm(one - u) - norm(tol(u)) for m, u in updates.items()}
             near = [mistake for mistake, gap in gaps.items() if gap < 1e-4 * norm(ref)]
             if not near:
-                bench.steps_add &= what != "two steps"
+                for bench in benches:
+                    bench.is_stateless &= what != "two steps"
                 yield Check(what, "skipped", SENTENCES[what])
             elif near[0]:
                 yield Check(what, "wrong", SENTENCES[near[0]], near[0])
-    for what, (chosen, words) in calls.items():
-        must = chosen is rows and not words  # every step must answer
-        yield Check(what, "unjudged" if must else "wrong", "")
-        try:
-            got, one = bench.both(chosen, **words)
-        except RunError as error:
-            yield Check(what, "unjudged" if must else "skipped", str(error))
-            continue
-        if not bench.differing(got, one, times=4 if "steps" in words else 1):
-            far = abs(got - one).max() / (abs(one).max() or 1)
-            yield Check(what, "right", f"{far:.0e} of the step apart")
-        elif what == "replicas":
-            yield Check(what, "wrong", SENTENCES["apart"], "apart")
+
+
+def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
+    """Yield the checks of a step on one device, then on several devices.
+
+    Those of several devices that are `done` are not made again.
+    """
+    first, remarks, found = benches[0], {}, {}
+    N, rows, odd = first.N, range(first.even_batch), range(first.even_batch + 1)
+    calls: dict[str, tuple[Any, dict]] = {
+        f"{N} devices against one": (rows, {}),
+        "replicas": (rows, {"name": "replicas"}),
+        "two equal calls": (rows, {}),
+        "permuted rows": (numpy.random.default_rng(2).permutation(rows), {}),
+        "the batch twice": ([*rows, *rows], {}),
+        "twice the learning rate": (rows, {"lr": 2 * LR}),
+        "two steps": (rows, {"steps": 2}),
+        "clipping": (rows, {"clip_norm": None}),
+        "accumulation": (rows, {"accumulate": 2}),
+        "accumulation and clipping": (rows, {"accumulate": 2, "clip_norm": None}),
+        "two steps and clipping": (rows, {"steps": 2, "clip_norm": None}),
+        "two steps and accumulation": (rows, {"steps": 2, "accumulate": 2}),
+        "an uneven batch": (odd, {}),
+        "fewer samples than devices": (range(N - 1), {}),
+        "uneven accumulation": (odd, {"accumulate": 2}),
+        "the first batch again": (rows, {}),
+    }
+    for check in () if done else check_one_device(benches):
+        if check.what in calls and check.verdict == "skipped":
+            remarks[check.what] = check.line
         else:
-            mistake, line = explain(bench, len(chosen), words)
-            verdict = "unjudged" if mistake == "another algorithm" else "wrong"
-            yield Check(what, verdict, line, mistake)
+            if check.verdict == "wrong":
+                found.setdefault(check.mistake, check.what)
+            yield check
+            calls.pop(check.what, None)
+    for what, (chosen, words) in calls.items():
+        if what in done or len(words) == 2 and first.lacks("step", words):
+            continue  # the check of one of these arguments says that it lacks
+        if even and len(chosen) % N:
+            yield Check(what, "skipped", SENTENCES["even"])
+            continue
+        for bench in benches:
+            if "clip_norm" in words:
+                words["clip_norm"] = bench.clip_norm
+            yield Check(what, "wrong", "")
+            check = check_call(bench, what, chosen, words, found, even)
+            if check.verdict != "right":
+                break
+        if check.verdict == "right" and what in remarks:
+            check = check._replace(line=f"{check.line}; {remarks[what]}")
+        yield check
+        if check.verdict == "unjudged" and not check.mistake:
+            return  # several devices do not answer
+
+
+def check_call(
+    bench: Bench, what: str, rows, words: dict, found: dict[str, str], even: bool
+) -> Check:
+    """Compare one call; `found` has the mistakes so far, and where they were found."""
+    must = what == f"{bench.N} devices against one"  # every step must answer
+    refused = "unjudged" if must else "skipped"
+    try:
+        got, one = bench.both(rows, **words)
+    except RefusedError as error:
+        return Check(what, refused, str(error))
+    except RunError as error:
+        with suppress(RunError):
+            bench.several(rows, N=1, **words)
+            line = SENTENCES["raises"].format(N=bench.N, error=error)
+            if (before := found.setdefault(line, what)) != what:
+                line = SENTENCES["again"].format(what=before)
+            return Check(what, "wrong", line, "raises")
+        return Check(what, refused, str(error))
+    if not bench.differing(got, one, times=4 if "steps" in words else 1):
+        far = abs(got - one).max() / (abs(one).max() or 1)
+        return Check(what, "right", f"{far:.0e} of the step apart in {BATCHES} batches")
+    if what == "replicas":
+        mistake, line = "apart", SENTENCES["apart"]
+    elif "another algorithm" in found:
+        mistake, line = "another algorithm", ""
+    else:
+        mistake, line = explain(bench, len(rows), words, even, found)
+        if found and not mistake:
+            mistake = next((m for m in found if m in SENTENCES), "")
+    if mistake in found:
+        line = SENTENCES["again"].format(what=found[mistake])
+    found.setdefault(mistake, what)
+    verdict = "unjudged" if mistake == "another algorithm" else "wrong"
+    return Check(what, verdict, line, mistake)

@@ -1,33 +1,56 @@
 """The calls of a step, on vectors of all parameters, and how far they may be apart."""
 
+from __future__ import annotations
+
 import faulthandler
 import importlib
 import inspect
 import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy
+from numpy.linalg import norm
 
 from d2lpar.errors import RunError, first_line
 
-LR = 0.1  # of every step but one, in `judge`
+LR = 0.1  # of every step but one, in `check_step`
+LINES = Path(__file__).with_name("sentences.tsv").read_text("utf-8").splitlines()
+SENTENCES: dict[str, str] = dict(line.split("\t") for line in LINES)
+
+
+class RefusedError(RunError):
+    """The subject does not offer what is asked, so nothing is compared."""
 
 
 class Bench:
-    """What a step adds to its parameters, on one device and on several."""
+    """One batch and one start of a step, and what one device makes of them.
 
-    def __init__(self, step, num_devices: int, batch_size: int, seed=0, timeout=0):
-        self.N, self.timeout = num_devices, timeout
+    `other` is the bench before this one: a step may still use its rows or parameters.
+    """
+
+    def __init__(self, step: Any, num_devices: int, batch_size=64, seed=0, timeout=0.0):
+        self.N, self.timeout, self.other = num_devices, timeout, self
         is_name = isinstance(step, str)
         self.module = self.call(importlib.import_module, step) if is_name else step
-        self.even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
+        self.even_batch = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
         # n / N is not N here, so that each mistake has a factor of its own.
-        self.small = num_devices * (3 if num_devices == 2 else 2)
-        self.start = self.call(self.begin, self.even + 1, seed)
+        self.small_batch = num_devices * (3 if num_devices == 2 else 2)
+        self.recalled: dict[tuple, numpy.ndarray] = {}
+        self.start = self.call(self.begin, seed)
         ends = numpy.cumsum([p.size for p in self.params])
         self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
-        self.far = self.most = 0 * self.start  # of orders, of samples
-        self.few = 0.0  # the share of a parameter's elements that may be further apart
-        self.steps_add = True  # two steps are two calls: no momentum
+        self.spread = 0 * self.start  # of one device's steps with reordered rows
+        self.largest_of_a_sample = 0 * self.start  # the largest step of a single row
+        self.noise = (
+            0 * self.start
+        )  # of a step in 16 bits, relative to its largest element
+        self.share_allowed = 0.0  # of a parameter's elements, outside the tolerance
+        self.is_stateless = True  # two steps are two calls: no momentum
+        self.clip_norm = 0.0
+        self.eps = 2.0**-52  # of the type in which parameters are stored
+        self.form = "mean"  # of the rows' gradients, or "sum", "weighted", "other"
 
     def call(self, function, *arguments):
         """Return what a function returns. Raises RunError for its errors."""
@@ -37,10 +60,14 @@ class Bench:
         try:
             return function(*arguments)
         except (Exception, SystemExit) as e:
-            raise RunError(f"{type(e).__name__}: {first_line(e)}"[:300]) from None
+            line = f"{type(e).__name__}: {first_line(e)}"[:300]
+            # A library that starts processes wraps their errors in one of its own.
+            refused = "NotImplementedError" in f"{type(e).__name__} {e}"
+            raise (RefusedError if refused else RunError)(line) from None
 
-    def begin(self, n, seed):
-        """Make n samples and one of zeros; return the parameters."""
+    def begin(self, seed: int) -> numpy.ndarray:
+        """Draw the batch, add a row of zeros, and return the parameters as a vector."""
+        n = self.even_batch + 1
         self.params = [numpy.asarray(p) for p in self.module.init(seed)]
         X_y = [numpy.asarray(a) for a in self.module.batch(n, seed)]
         if [a.shape[:1] for a in X_y] != [(n,), (n,)]:
@@ -48,7 +75,20 @@ class Bench:
         self.X_y = [numpy.concatenate([a, numpy.zeros_like(a[:1])]) for a in X_y]
         return self.vector(self.params)
 
-    def vector(self, params):
+    def follow(self, first: Bench, k: int) -> None:
+        """Make rows and start differ from those of `first`, also if seeds do not."""
+        n = self.even_batch + 1
+        if all(map(numpy.array_equal, self.X_y, first.X_y)):
+            with suppress(Exception):  # a batch that ignores the seed may be longer
+                more = [numpy.asarray(a) for a in self.module.batch((k + 1) * n, 0)]
+                if [len(a) for a in more] == [(k + 1) * n] * 2:
+                    for a, new in zip(self.X_y, more):
+                        a[:n] = new[k * n :]
+        if numpy.array_equal(self.start, first.start):
+            self.start = first.start + k * first.alone(range(self.even_batch))
+            self.start = self.vector(self.arrays(self.start))
+
+    def vector(self, params) -> numpy.ndarray:
         """Return parameters as one vector of float64."""
         arrays = [numpy.asarray(p, float) for p in params]
         shapes = [p.shape for p in arrays]
@@ -56,60 +96,201 @@ class Bench:
             raise ValueError(f"parameters of shapes {shapes}, which init does not have")
         return numpy.concatenate([p.ravel() for p in arrays])
 
+    def arrays(self, vector) -> list[numpy.ndarray]:
+        """Return a vector as parameters, with their shapes and dtypes."""
+        ends = numpy.cumsum([p.size for p in self.params])[:-1]
+        pieces = zip(numpy.split(vector, ends), self.params)
+        return [a.reshape(p.shape).astype(p.dtype) for a, p in pieces]
+
     def update(self, name, start, rows, num_devices, lr, words):
-        """Return what a step adds to the parameters; `replicas`: a row for each."""
-        old = [start[part] for part in self.parts]
-        params = [a.reshape(p.shape).astype(p.dtype) for a, p in zip(old, self.params)]
+        """Call a function of the subject; return the change of all parameters.
+
+        The change is a vector. For `replicas` it is a matrix, with a row per device.
+        """
         X, y = (a[[*rows]] for a in self.X_y)
-        new = getattr(self.module, name)(params, X, y, num_devices, lr, **words)
+        function = getattr(self.module, name)
+        new = function(self.arrays(start), X, y, num_devices, lr, **words)
         replicas = new if name == "replicas" else [new]
         updates = numpy.array([*map(self.vector, replicas)]) - start
         if num_devices == 1 and not numpy.isfinite(updates).all():
             raise ArithmeticError("the parameters of one device are not finite")
         return updates if name == "replicas" else updates[0]
 
+    def lacks(self, name: str, words) -> str:
+        """Return which function or argument the subject has not, or ""."""
+        if (function := getattr(self.module, name, None)) is None:
+            return f"the file defines no function `{name}`"
+        lacking = [w for w in words if w not in inspect.signature(function).parameters]
+        return f"`{name}` has no argument `{lacking[0]}`" if lacking else ""
+
     def several(self, rows, start=None, name="step", N=None, lr=LR, **words):
         """Return the update of several devices. Raises RunError."""
         start = self.start if start is None else start
-        function = getattr(self.module, name, None)
-        if function is None:
-            raise RunError(f"the file defines no function `{name}`")
-        if lacking := words.keys() - inspect.signature(function).parameters:
-            raise RunError(f"`{name}` has no argument `{lacking.pop()}`")
+        if lacks := self.lacks(name, words):
+            raise RefusedError(lacks)
         return self.call(self.update, name, start, rows, N or self.N, lr, words)
 
     def alone(self, rows, start=None, accumulate=None, **words) -> numpy.ndarray:
         """Return the update of one device. Raises RunError, also for nan."""
         return self.several(rows, start, N=1, **words)
 
+    def recall(self, rows, start=None) -> numpy.ndarray:
+        """Return the update of one device, computed once. Raises RunError."""
+        key = (*rows, b"" if start is None else start.tobytes())
+        if key not in self.recalled:
+            self.recalled[key] = self.alone(rows, start)
+        return self.recalled[key]
+
     def both(self, rows, **words) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Return the update of several devices, and what it should be."""
         got = self.several(rows, **words)
         if words.get("name") == "replicas":
             return got, got[0]
-        if "steps" in words and self.steps_add:
+        if "steps" in words and self.is_stateless:
             # From the same place: rounding may move a sample over a ReLU's edge.
-            first = self.several(rows)
-            return got, first + self.alone(rows, self.start + first)
+            rest = {word: value for word, value in words.items() if word != "steps"}
+            first = self.several(rows, **rest)
+            return got, first + self.alone(rows, self.start + first, **rest)
         return got, self.alone(rows, **words)
 
     def tolerance(self, ref: numpy.ndarray) -> numpy.ndarray:
         """Return how far from `ref` rounding may take a right update's elements."""
         # Ten times the spread of one device over orders, n eps of the sum or of what
         # cancels in it (Higham, 4.2), and half an eps to store a parameter.
-        new, moved = self.start + ref, ref != 0
-        is_single = numpy.mean((new == new.astype("float32"))[moved]) > 0.5
-        eps = numpy.finfo("float32" if is_single else "float64").eps
+        moved, eps = ref != 0, self.eps
         tol = numpy.zeros_like(ref)
         for part in self.parts:
             if moved[part].any():
-                most = max(abs(ref[part]).max(), self.most[part].max())
-                rounding = 10 * self.far[part].max() + self.even * eps * most
-                tol[part] = rounding + eps * abs(new[part]).max()
+                most = max(abs(ref[part]).max(), self.largest_of_a_sample[part].max())
+                # Gradients are in float32 at least, or the noise says so.
+                sums = self.even_batch * min(eps, 2.0**-23) * most
+                rounding = 10 * self.spread[part].max() + sums
+                if self.noise[part].any():  # relative to the step
+                    rounding += 4 * self.noise[part].max() * abs(ref[part]).max()
+                tol[part] = rounding + eps * abs((self.start + ref)[part]).max()
         return tol
 
     def differing(self, got, ref, times: float = 1) -> list[int]:
         """Return the parameters that are further apart than `times` the tolerance."""
         far = ~(abs(got - ref) <= times * self.tolerance(ref))  # also where it is nan
         shares = [far[..., part].sum() / (part.size or 1) for part in self.parts]
-        return [k for k, share in enumerate(shares) if share > self.few]
+        return [k for k, share in enumerate(shares) if share > self.share_allowed]
+
+    def share(self, rows, whole) -> float:
+        """Return the share that rows have in one device's step with the whole batch."""
+        if self.form == "sum":
+            return 1.0
+        chosen = set(rows)
+        rest = [row for row in whole if row not in chosen]
+        if self.form != "weighted" or not rest or not chosen:
+            return len(rows) / len(whole)
+        for share, own in ((0.0, rows), (1.0, rest)):
+            try:
+                self.recall(own)
+            except RunError:  # they have no weight at all, and their mean is 0 / 0
+                return share
+        return fitted(self.recall(whole), self.recall(rows), self.recall(rest))
+
+    def is_rough(self, delta: float, N: int) -> bool:
+        """Return whether a step on N devices jumps when parameters hardly move.
+
+        Rounding makes steps: a smooth function's second difference is far below its
+        first one. `delta` is relative, and the kinks of a ReLU are too rare for it.
+        """
+        rows = range(self.even_batch)
+        for seed in range(3):
+            signs = numpy.random.default_rng(seed).choice(
+                [-delta, delta], self.start.size
+            )
+            there, back = (
+                self.several(rows, self.vector(self.arrays(self.start * factor)), N=N)
+                for factor in (1 + signs, 1 - signs)
+            )
+            here = self.several(rows, N=N)
+            if norm(there + back - 2 * here) < 0.3 * norm(there - here):
+                return False
+        return True
+
+    def measure(self) -> tuple[str, str] | None:
+        """Measure one device's step; return what cannot be judged, and why, if so.
+
+        Sets its spread, and the form in which the rows of a batch make its step.
+        """
+        n = self.even_batch
+        rows = range(n)
+        ref = self.alone(rows)
+        self.clip_norm = norm(ref) / LR / (4 * self.N)  # below each shard's norm
+        if not ref.any():
+            return "one device", SENTENCES["changes nothing"]
+        new = (self.start + ref)[ref != 0]
+        for bits in (24, 11, 8):  # float32, float16, bfloat16
+            if (new == rounded(new, bits)).sum() > new.size / 2:
+                self.eps = 2.0 ** (1 - bits)
+        orders = [numpy.random.default_rng(k).permutation(rows) for k in range(3)]
+        far = [abs(self.alone(order) - ref) for order in (rows, *orders)]
+        self.spread = numpy.max(far, axis=0)
+        for name, apart in (("unequal", far[0]), ("order", self.spread)):
+            if (share := norm(apart) / norm(ref)) > 0.01:
+                most = max(
+                    range(len(self.parts)), key=lambda k: norm(apart[self.parts[k]])
+                )
+                line = SENTENCES[name].format(far=f"{share:.0%}", k=most)
+                return "two equal calls", line
+        singles = [0 * ref]
+        for k in range(4):
+            with suppress(RunError):  # here and below: a step need not take every batch
+                singles.append(abs(self.alone([k])))
+        self.largest_of_a_sample = numpy.max(singles, axis=0)
+        rests: dict[str, list] = {"mean": [], "sum": [], "weighted": []}
+        same = []
+        for half in (rows[::2], rows[: n // 2], rows[n // 4 :]):
+            with suppress(RunError):
+                a = self.alone(half)
+                b = self.alone([k for k in rows if k not in half])
+                share, weight = len(half) / n, fitted(ref, a, b)
+                rests["mean"].append(share * a + (1 - share) * b - ref)
+                rests["sum"].append(a + b - ref)
+                rests["weighted"].append(weight * a + (1 - weight) * b - ref)
+                same += [numpy.array_equal(a, ref) and numpy.array_equal(b, ref)]
+        if not same:
+            return None
+        if all(same):
+            return "one device", SENTENCES["same rows"]
+        if ref.astype(bool).sum() < 4:
+            del rests["weighted"]  # it would fit anything
+        sizes = {form: norm(numpy.abs(rest).max(0)) for form, rest in rests.items()}
+        limit = 2 * norm(self.tolerance(ref))
+        fits = [form for form, size in sizes.items() if size <= limit]
+        best = min(sizes, key=lambda form: sizes[form] > 3 * min(sizes.values()))
+        self.form = (fits or [best])[0]
+        # In 16 bits parts are not exact, and the step is rough. So it looks where
+        # parameters hardly move, because storing them rounds, too.
+        coarse = 2.0**-15 < sizes[best] / norm(ref) < 0.05
+        shows = not fits or self.eps * norm(self.start) < 3e-5 * norm(ref)
+        if coarse and shows and self.is_rough(2.0**-14, 1):
+            for part in self.parts:
+                most = abs(ref[part]).max(initial=0) or 1
+                rest = numpy.abs(rests[best])[:, part].max(initial=0) / most
+                self.noise[part] = max(rest, 2.0**-12)
+        elif not fits:
+            self.form = "mean"
+            if sizes["mean"] > 0.01 * norm(ref):
+                self.form = "other"
+                self.share_allowed = 0.02  # rounding may turn a tiny step around
+        tol = norm(self.tolerance(ref))
+        if max(self.eps, self.noise.max()) > 2.0**-20 and tol > 0.3 * norm(ref):
+            far = f"{tol / norm(ref):.0e}"
+            return "one device", SENTENCES["coarse"].format(far=far)
+        return None
+
+
+def fitted(whole, a, b) -> float:
+    """Return the share of `a` with which it and `b` come nearest to `whole`, 0 to 1."""
+    d = a - b
+    return float(numpy.clip((whole - b) @ d / ((d @ d) or 1), 0, 1))
+
+
+def rounded(values, bits: int) -> numpy.ndarray:
+    """Return values with mantissas of so many bits, as in float32 (24) or below."""
+    mantissas, exponents = numpy.frexp(values)
+    return numpy.ldexp(numpy.round(mantissas * 2.0**bits) / 2.0**bits, exponents)

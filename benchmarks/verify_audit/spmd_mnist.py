@@ -1,0 +1,45 @@
+"""jax-ml/jax, examples/spmd_mnist_classifier_fromscratch.py: `train_step`.
+
+PUBLIC=CLONE_OF_JAX d2lpar verify spmd_mnist.py --even
+"""
+
+import os
+import sys
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+import jax
+import numpy
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+sys.path.insert(0, os.path.join(os.environ["PUBLIC"], "examples"))
+import spmd_mnist_classifier_fromscratch as public
+
+
+def init(seed):
+    rng = numpy.random.RandomState(seed)
+    pairs = public.init_random_params(0.5, [6, 8, 3], rng)
+    return [a.astype("float32") for pair in pairs for a in pair]
+
+
+def batch(n, seed):
+    rng = numpy.random.default_rng(seed)
+    return rng.normal(size=(n, 6)).astype("f4"), numpy.eye(3, dtype="f4")[
+        rng.integers(0, 3, n)
+    ]
+
+
+def step(params, X, y, num_devices, lr, steps=1):
+    public.step_size = lr
+    public.train_step.clear_cache()  # it reads the rate when it is compiled
+    devices = jax.devices()[:num_devices]
+    mesh = jax.make_mesh(
+        (num_devices,), ("batch",), (AxisType.Explicit,), devices=devices
+    )
+    data = jax.device_put((X, y), NamedSharding(mesh, PartitionSpec("batch")))
+    pairs = list(zip(params[::2], params[1::2]))
+    pairs = jax.device_put(pairs, NamedSharding(mesh, PartitionSpec()))
+    with jax.set_mesh(mesh):
+        for _ in range(steps):
+            pairs = public.train_step(pairs, data)
+    return [a for pair in pairs for a in pair]

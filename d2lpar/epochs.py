@@ -15,6 +15,7 @@ from d2lpar._mxnet import mx, np, npx
 from d2lpar.devices import check_contexts, check_count, parse
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
+from d2lpar.step_checks import check_rate
 
 BATCHES_IN_FLIGHT = 16  # by which Python runs ahead: queued batches take memory
 MAX_COUNT = 2**31 - 1  # of samples in a batch, and of epochs: MXNet's sizes are ints
@@ -118,8 +119,7 @@ def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
     """Raise :class:`SettingError` for the first setting that is out of range."""
     check_whole("global-batch-size", global_batch_size, MAX_COUNT)
     check_whole("num-epochs", num_epochs, MAX_COUNT)
-    if not (isinstance(lr, numbers.Real) and 0 < lr < math.inf):
-        raise SettingError(f"lr {lr!r}: write a finite number greater than 0")
+    check_rate(lr)
 
 
 def check_whole(name: str, value: int, most: int | None = None) -> None:

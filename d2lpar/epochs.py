@@ -16,6 +16,7 @@ from d2lpar.devices import check_contexts, check_count, parse
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.step_checks import check_rate
+from d2lpar.timing import check_clock
 
 BATCHES_IN_FLIGHT = 16  # by which Python runs ahead: queued batches take memory
 MAX_COUNT = 2**31 - 1  # of samples in a batch, and of epochs: MXNet's sizes are ints
@@ -53,8 +54,12 @@ class Epoch:
         return sum(float(s) for s in self._loss_sums) / num_samples
 
     def times(self, num_samples: int) -> dict[str, Any]:
-        """Return the fields of an epoch's record that tell times; evaluated by now."""
+        """Return the fields of an epoch's record that tell times; evaluated by now.
+
+        Raises :class:`~d2lpar.timing.TimingError` if the clock has jumped back.
+        """
         seconds = self._trained - self._begin
+        check_clock("an epoch took", seconds)
         return {
             "seconds": seconds,
             "samples_per_sec": num_samples / seconds,

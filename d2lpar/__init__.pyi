@@ -24,6 +24,7 @@ from .parallel import get_params as get_params
 from .parallel import sgd as sgd
 from .parallel import split_batch as split_batch
 from .parallel import train_batch as train_batch
+from .step_checks import assert_equal_replicas as assert_equal_replicas
 
 __version__: str
 lenet_concise = lenet.concise

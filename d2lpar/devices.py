@@ -133,10 +133,14 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
 
 
 def check_exists(device: mx.Context) -> None:
-    """Raise :class:`DeviceError` for a GPU that MXNet does not see."""
-    from d2lpar._mxnet import mx
+    """Raise :class:`DeviceError` for a GPU that MXNet does not see.
 
-    check_contexts([device])
+    And TypeError for what is no context.
+    """
+    from d2lpar._mxnet import Context, mx
+
+    if not isinstance(device, Context):
+        raise TypeError(f"device {device!r}: write one context, such as mx.cpu(0)")
     if device.device_type == "gpu" and device.device_id >= mx.context.num_gpus():
         raise DeviceError(
             f"{device}: MXNet sees {plural(mx.context.num_gpus(), 'GPU')} here; "

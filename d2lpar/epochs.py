@@ -15,6 +15,8 @@ from d2lpar._mxnet import mx, np, npx
 from d2lpar.devices import check_contexts, check_count, parse
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
+from d2lpar.step_checks import check_rate
+from d2lpar.timing import check_clock
 
 BATCHES_IN_FLIGHT = 16  # at most, ahead of the devices: they take memory
 MAX_COUNT = 2**31 - 1  # samples per batch, and epochs: MXNet's sizes are ints
@@ -52,8 +54,12 @@ class Epoch:
         return sum(float(s) for s in self._loss_sums) / num_samples
 
     def times(self, num_samples: int) -> dict[str, Any]:
-        """Return the record's fields of time; call it after the evaluation."""
+        """Return the record's fields of time; call it after the evaluation.
+
+        Raises :class:`~d2lpar.timing.TimingError` if the clock has jumped back.
+        """
         seconds = self._trained - self._begin
+        check_clock("an epoch took", seconds)
         return {
             "seconds": seconds,
             "samples_per_sec": num_samples / seconds,
@@ -118,8 +124,7 @@ def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
     """Raise :class:`SettingError` for the first setting that is out of range."""
     check_whole("global-batch-size", global_batch_size, MAX_COUNT)
     check_whole("num-epochs", num_epochs, MAX_COUNT)
-    if not (isinstance(lr, numbers.Real) and 0 < lr < math.inf):
-        raise SettingError(f"lr {lr!r}: write a finite number greater than 0")
+    check_rate(lr)
 
 
 def check_whole(name: str, value: int, most: int | None = None) -> None:

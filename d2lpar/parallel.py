@@ -23,8 +23,12 @@ from d2lpar.book_lenet import lenet
 from d2lpar.devices import check_contexts, check_exists
 from d2lpar.step_checks import (
     as_array,
+    check_after_two_steps,
+    check_in_place,
     check_labels,
     check_losses,
+    check_net,
+    check_rate,
     check_replicas,
     parameters,
     share_memory,
@@ -37,10 +41,11 @@ softmax_cross_entropy.hybridize()  # one call from Python instead of five
 def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndarray]:
     """Copy the parameters to a device and attach gradients: a new replica.
 
-    `params` are MXNet or NumPy arrays of floats of any shape; a replica shares no
-    memory with them. An array that is listed twice stays one: tied weights. Raises
-    TypeError for one array, not a list, for a masked array or a dtype that MXNet lacks,
-    and if `device` is not an MXNet context; ValueError for two views of one array; and
+    `params` are MXNet or NumPy arrays of floats of any shape, or numbers; a replica
+    shares no memory with them. An array that is listed twice stays one: tied weights.
+    Numbers, lists and tuples are not tied. Raises TypeError for one array, not a list,
+    for a masked array or a dtype that MXNet lacks, and if `device` is not an MXNet
+    context; ValueError for two views of one array; and
     :class:`~d2lpar.errors.DeviceError` for a GPU where there is none.
 
     >>> W1, b1 = np.ones((2, 3)), np.zeros(3)
@@ -68,12 +73,15 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
     >>> print('after allreduce:', data[0], data[1])
     after allreduce: [[3. 3.]] [[3. 3.]]
     """
+    data = list(data)
     for array in data:
         if not isinstance(array, mx.nd.NDArray):
             raise TypeError(f"allreduce: {type(array).__name__}: write MXNet arrays")
     kinds = {(array.shape, numpy.dtype(array.dtype).name) for array in data}
     if len(kinds) != 1:
-        raise ValueError(f"allreduce: expected arrays of one shape and dtype: {kinds}")
+        raise ValueError(
+            f"allreduce: expected arrays of one shape and dtype: {kinds or 0}"
+        )
     if share_memory(data):
         raise ValueError("allreduce: an array is listed twice, or two share memory")
     total, *others = data
@@ -104,9 +112,9 @@ def split_batch(
     """
     check_contexts(devices)
     X, y = as_array("X", X), as_array("y", y)
-    if X.shape[:1] != y.shape[:1]:
+    if X.ndim == 0 or X.shape[:1] != y.shape[:1]:
         raise ValueError(f"X {X.shape} and y {y.shape} differ in length")
-    if X.shape[0] == 0:
+    if X.size == 0:
         raise ValueError(f"the batch is empty: X {X.shape}")
     if len(X) < len(devices):
         raise ValueError(
@@ -169,17 +177,21 @@ def sum_in_tree(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Take a step of minibatch SGD in place: p -= lr * p.grad / batch_size."""
+    check_rate(lr)
     params = _untied(params)
     if not on_gpu_in_float32(params):
         for p in params:
             p -= lr / batch_size * p.grad
         return
     for first in range(0, len(params), 45):  # one call for at most 45 parameters
-        some = [p.as_nd_ndarray() for p in params[first : first + 45]]
-        n = len(some)
+        params_and_grads = [
+            (_legacy(p), _legacy(p.grad)) for p in params[first : first + 45]
+        ]
+        n = len(params_and_grads)
         mx.nd.multi_sgd_update(
-            *(array for p in some for array in (p, p.grad)),
-            lrs=[lr / batch_size] * n, wds=[0] * n, num_weights=n, out=some,
+            *(array for pair in params_and_grads for array in pair),
+            lrs=[lr / batch_size] * n, wds=[0] * n, num_weights=n,
+            out=[p for p, _ in params_and_grads],
         )  # fmt: skip
 
 
@@ -201,17 +213,22 @@ def train_batch(
     ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
     ``device_params[k]`` is the replica on ``devices[k]``; ``reduce(device_params)``
     sums the gradients over the replicas, ``update(params, lr, n)`` takes the step on
-    each. Parameters that are not used and devices without a sample contribute zero.
-    Returns the losses, (n_k,) per busy device, without waiting for them.
+    each: it is called once per replica, so keep its state by ``params[0].ctx``. Both
+    work in place. Parameters that are not used and devices without a sample contribute
+    zero. Returns the losses, (n_k,) per busy device, without waiting for them.
 
     Raises ValueError if replicas and devices do not match, a parameter has no gradient,
-    X and y differ in length or are empty, the loss is a mean or, with Gluon's softmax
-    loss, a label on the host is not a class index; TypeError for bool labels, and for
-    an X of another dtype than the parameters. Unequal replicas are not noticed, nor,
-    before the end of an epoch, parameters that are not finite (`evaluate_accuracy`).
+    X and y differ in length or are empty, `lr` is not a number > 0, the loss is a mean
+    or, with Gluon's softmax loss, a label on the host is not a class index, and, with
+    the default `net`, for pixels on the host above 1; TypeError for bool labels, for an
+    X of another dtype than the parameters, a Gluon block as `net`, and a `reduce` or
+    `update` that returns a value; AssertionError if after the second step with your own
+    `update` the replicas differ: later call :func:`assert_equal_replicas`. Parameters
+    that are not finite are noticed by :func:`evaluate_accuracy`.
     """
-    X_shards, y_shards = split_batch(X, y, devices[: len(X) or 1])
+    X_shards, y_shards = split_batch(X, y, busy(devices, X))
     check_replicas(device_params, devices, X_shards[0].dtype)
+    check_net(net, X)
     with pushed_together(devices[0]):
         _clear_gradients(device_params)
         # The loss of each shard and its gradients, on its own device
@@ -219,15 +236,17 @@ def train_batch(
             y_hats = [net(X_k, params) for X_k, params in zip(X_shards, device_params)]
             check_labels(y, loss, y_hats[0])
             losses = [loss(y_hat, y_k) for y_hat, y_k in zip(y_hats, y_shards)]
-        check_losses(losses, X_shards)
+        check_losses(loss, losses, y_hats, y_shards)
         for l in losses:
             l.backward()
         _keep_frozen(device_params)
         # Sum the gradients over the devices
-        reduce(device_params)
+        check_in_place("reduce", reduce(device_params))
         # Every replica takes the same step, divided by the size of the global batch
         for params in device_params:
-            update(params, lr, len(X))
+            check_in_place("update", update(params, lr, len(X)))
+    if update is not sgd and reduce is allreduce_gradients:
+        check_after_two_steps(device_params)
     return losses
 
 
@@ -243,6 +262,11 @@ def shares(n: int, parts: int) -> list[slice]:
     size, extra = divmod(n, parts)
     starts = [k * size + min(k, extra) for k in range(parts + 1)]
     return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
+
+
+def busy(devices: Sequence[mx.Context], X: np.ndarray) -> Sequence[mx.Context]:
+    """Return the devices that get a sample of the batch X; at least one."""
+    return devices[: max(1, len(X) if numpy.ndim(X) else 0)]
 
 
 def _untied(params: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -273,8 +297,13 @@ def _clear_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
             raise ValueError(
                 f"parameter {absent[0]} of replica {k} has no gradient: use get_params"
             )
-        arrays = [g.as_nd_ndarray() for g in grads]
+        arrays = [_legacy(g) for g in grads]
         mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
+
+
+def _legacy(array: np.ndarray) -> mx.nd.NDArray:
+    """Return the array for MXNet's older operations, to which () is no shape."""
+    return (array if array.shape else array.reshape_view((1,))).as_nd_ndarray()
 
 
 def _keep_frozen(device_params: Sequence[Sequence[np.ndarray]]) -> None:

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -53,6 +53,11 @@ MARK = "D2LPAR_PROCESS"  # that folder, in the environment of all that it starts
 TURN = "d2lpar: the next turn"
 
 
+# Keeps the working folder off the path of loky's processes: a random.py there would be
+# imported for Python's own. From Python 3.11 on.
+SAFE_PATH = "PYTHONSAFEPATH"
+
+
 # In the parent
 
 
@@ -76,10 +81,11 @@ def results(
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:
         child = LokyProcess(
             target=_work,
-            args=(theirs, scratch, work, dict(job)),
+            args=(theirs, scratch, work, dict(job), os.environ.get(SAFE_PATH)),
             env={**(environment or {}), "TMPDIR": scratch, MARK: scratch},
         )
-        child.start()
+        with _safe_path():
+            child.start()
         theirs.close()
         output = Path(scratch, OUTPUT)
         try:
@@ -99,6 +105,24 @@ def results(
                 os.kill(child.pid, signal.SIGKILL)
             child.join()
             ours.close()
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start processes with `SAFE_PATH` set within."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        _set(SAFE_PATH, before)
+
+
+def _set(name: str, value: str | None) -> None:
+    """Set an environment variable; unset it for None."""
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
 
 
 def answer(work: str, job: Mapping[str, Any], **options: Any) -> Any:
@@ -176,10 +200,13 @@ def _send(kind: str, content: Any = None) -> None:
         _pipe.send((kind, content))
 
 
-def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
+def _work(
+    pipe: Connection, scratch: str, work: str, job: dict, safe_path: str | None
+) -> None:
     """Run `work` in the child; send its results and then how it ended."""
     global _pipe
     _pipe = pipe
+    _set(SAFE_PATH, safe_path)  # what the work starts may need its own folder
     # What the work starts may not hold the pipe: the parent would not see its end.
     os.set_inheritable(pipe.fileno(), False)
     os.register_at_fork(after_in_child=pipe.close)

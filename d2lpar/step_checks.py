@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
+import numbers
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy
 
-from d2lpar._mxnet import gluon, mx, np
+from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar.book_lenet import lenet
+from d2lpar.errors import SettingError
 
 # Dtypes of MXNet.
 DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
@@ -42,7 +48,9 @@ def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]
     """
     if hasattr(params, "shape") or isinstance(params, dict):
         raise TypeError(f"params is one {type(params).__name__}: write a list")
-    params = list(params)
+    # Python shares equal constants, so only arrays can be tied on purpose.
+    plain = (numbers.Number, list, tuple)
+    params = [numpy.array(p) if isinstance(p, plain) else p for p in params]
     arrays = [as_array("a parameter", p) for p in params]
     for array in arrays:
         if numpy.dtype(array.dtype).kind != "f":
@@ -50,13 +58,20 @@ def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]
     distinct = {id(p): a for p, a in zip(params, arrays)}.values()
     on_devices = [a for a in distinct if isinstance(a, np.ndarray)]
     on_host = [a for a in distinct if isinstance(a, numpy.ndarray)]
-    pairs = itertools.combinations(on_host, 2)
-    if share_memory(on_devices) or any(numpy.shares_memory(a, b) for a, b in pairs):
+    if share_memory(on_devices) or share_host_memory(on_host):
         raise ValueError(
             "two parameters are views of one array: copies would be trained apart; "
             "list the same array twice, or copy one"
         )
     return params, arrays
+
+
+def _byte_bounds(array: numpy.ndarray) -> tuple[int, int]:
+    """Return the addresses of an array's first byte and of that after its last."""
+    first = last = array.__array_interface__["data"][0]
+    for n, stride in zip(array.shape, array.strides):
+        first, last = first + min(0, (n - 1) * stride), last + max(0, (n - 1) * stride)
+    return first, last + array.itemsize
 
 
 def share_memory(arrays: Sequence[np.ndarray]) -> bool:
@@ -74,13 +89,44 @@ def share_memory(arrays: Sequence[np.ndarray]) -> bool:
     return any(begin < end for (_, end), (begin, _) in zip(spans, spans[1:]))
 
 
+def share_host_memory(arrays: Sequence[numpy.ndarray]) -> bool:
+    """Return whether two of the NumPy arrays have an element in common."""
+    spans = sorted((*_byte_bounds(a), k) for k, a in enumerate(arrays) if a.size)
+    for i, (_, end, k) in enumerate(spans):
+        for begin, _, other in itertools.islice(spans, i + 1, None):
+            if begin >= end:
+                break
+            if numpy.shares_memory(arrays[k], arrays[other]):
+                return True
+    return False
+
+
+def check_rate(lr: float) -> None:
+    """Raise :class:`SettingError` unless `lr` is a finite number greater than 0."""
+    if not (isinstance(lr, numbers.Real) and 0 < lr < math.inf):
+        raise SettingError(f"lr {lr!r}: write a finite number greater than 0")
+
+
 def check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
     """Raise unless ``device_params[k]`` is the replica on ``devices[k]``."""
     if len(device_params) != len(devices):
         raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
     listed = [{id(p) for p in params} for params in device_params]
+    if len({*map(len, listed)}) > 1 or len({*map(len, device_params)}) > 1:
+        raise ValueError(
+            f"replicas of {', '.join(str(len(r)) for r in device_params)} parameters: "
+            "get_params makes equal ones"
+        )
+    if not listed[0]:
+        raise ValueError("the replicas are empty: get_params makes them")
     if len(set().union(*listed)) < sum(map(len, listed)):
         raise ValueError("a parameter is in two replicas: get_params makes each")
+    if _is_new(device_params[0][0], "shapes"):
+        shapes = [[getattr(p, "shape", ()) for p in params] for params in device_params]
+        for i, of_all in enumerate(zip(*shapes)):
+            if len({*of_all}) > 1:
+                found = ", ".join(map(str, of_all))
+                raise ValueError(f"parameter {i} has shapes {found} in the replicas")
     for k, (params, device) in enumerate(zip(device_params, devices)):
         where = getattr(params[0], "ctx", "the host")
         if where != device:  # one GPU may silently read another's memory
@@ -93,6 +139,25 @@ def check_dtype(of_X, of_params) -> None:
     found, expected = numpy.dtype(of_X), numpy.dtype(of_params)
     if found != expected:
         raise TypeError(f"X is {found}, the parameters are {expected}: convert X")
+
+
+def check_net(net: Callable, X: numpy.ndarray | np.ndarray) -> None:
+    """Raise TypeError for a Gluon block, ValueError for host pixels that LeNet refuses.
+
+    Pixels on a device are not read.
+    """
+    if isinstance(net, gluon.Block):
+        raise TypeError("net is a Gluon block: call lenet_concise.train_batch")
+    if net is lenet and isinstance(X, numpy.ndarray):
+        check_scaled(X)
+
+
+def check_scaled(X: numpy.ndarray | np.ndarray) -> None:
+    """Raise ValueError for images of floats above 1: pixels that were not divided."""
+    if numpy.dtype(X.dtype).kind == "f" and X.size and float(X.max()) > 1:
+        raise ValueError(
+            f"X has floats up to {float(X.max()):g}: write pixels in [0, 1], as X / 255"
+        )
 
 
 def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
@@ -115,8 +180,90 @@ def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
             raise ValueError(f"label {wrong[0]}: classes are 0 to {num_classes - 1}")
 
 
-def check_losses(losses: Sequence[np.ndarray], shards: Sequence) -> None:
-    """Raise ValueError unless there is one loss per sample: a mean is divided twice."""
-    for l, shard in zip(losses, shards):
+_losses_seen: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def check_losses(
+    loss: Callable,
+    losses: Sequence[np.ndarray],
+    y_hats: Sequence[np.ndarray],
+    y_shards: Sequence[np.ndarray],
+) -> None:
+    """Raise ValueError unless there is one loss per sample: a mean is divided twice.
+
+    Warn, once for a loss and these axes, if the first loss depends on other samples.
+    """
+    for l, shard in zip(losses, y_shards):
         if l.size != len(shard):
             raise ValueError(f"loss {l.shape}: return one value per sample")
+    if type(loss).__module__ == gluon.loss.__name__:
+        return
+    y_hat, y = y_hats[0], y_shards[0]
+    seen = _losses_seen.setdefault(getattr(loss, "__code__", loss), set())
+    axes = (y_hat.ndim, y.ndim)
+    if len(y) > 1 and axes not in seen:
+        seen.add(axes)
+        with autograd.pause():
+            alone = loss(y_hat[:1], y[:1]).reshape(-1).asnumpy()
+        among = losses[0].reshape(-1).asnumpy()
+        limit = 0.001 * numpy.abs(among).max()
+        if not numpy.allclose(alone, among[:1], 0.01, limit, equal_nan=True):
+            warnings.warn(
+                "the loss of a sample depends on the other samples (y_hat "
+                f"{y_hat.shape}, y {y.shape}): several devices will differ from one. "
+                "Give both one shape, as by y.reshape(y_hat.shape)",
+                stacklevel=3,
+            )
+
+
+def check_in_place(name: str, returned: object) -> None:
+    """Raise TypeError if a function that changes arrays in place returned a value."""
+    if returned is not None:
+        raise TypeError(
+            f"{name} returned a {type(returned).__name__}, which train_batch ignores: "
+            "change the arrays in place, as by p[:] = ..., and return None"
+        )
+
+
+def assert_equal_replicas(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Raise AssertionError unless all replicas are equal, up to rounding.
+
+    ``device_params[k]`` is the replica on device k, as of :func:`get_params`. Waits for
+    the devices and copies all parameters to the host, so it is not for every step.
+
+    >>> replicas = [get_params([numpy.ones(2)], mx.cpu(k)) for k in range(2)]
+    >>> assert_equal_replicas(replicas)
+    """
+    first, *others = ([p.asnumpy() for p in params] for params in device_params)
+    for k, replica in enumerate(others, start=1):
+        if [p.shape for p in replica] != [p.shape for p in first]:
+            raise AssertionError(f"replicas 0 and {k} differ in their shapes")
+        for i, (p, q) in enumerate(zip(first, replica)):
+            largest = numpy.abs(p[numpy.isfinite(p)]).max(initial=0)
+            rounding = 8 * numpy.finfo(p.dtype).eps * largest
+            if not numpy.allclose(p, q, rtol=0, atol=rounding, equal_nan=True):
+                difference = numpy.fmax.reduce(abs(p - q), axis=None)
+                raise AssertionError(
+                    f"replicas 0 and {k} differ by {difference:.3g} in "
+                    f"parameter {i}: an update is called once per replica, so its "
+                    "state needs one entry per replica (by params[0].ctx)"
+                )
+
+
+def check_after_two_steps(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Call :func:`assert_equal_replicas` in the second call with these replicas."""
+    first = device_params[0][0]
+    if not _is_new(first, "step") and _is_new(first, "second step"):
+        assert_equal_replicas(device_params)
+
+
+_seen: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+
+def _is_new(array: np.ndarray, check: str) -> bool:
+    """Return whether this is the first call for an array and a check: some are slow."""
+    if _seen.get((id(array), check)) is array:
+        return False
+    if isinstance(array, np.ndarray):
+        _seen[id(array), check] = array
+    return True

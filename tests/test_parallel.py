@@ -1,5 +1,8 @@
 """The four functions: the book's examples, and what the book's code gets wrong."""
 
+import time
+import warnings
+
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 from d2lpar import (
     allreduce,
+    assert_equal_replicas,
     get_params,
     init_lenet,
     parallel,
@@ -16,6 +20,7 @@ from d2lpar import (
 )
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.parallel import shares
+from d2lpar.step_checks import share_host_memory
 
 CPUS = [mx.cpu(k) for k in range(8)]
 DTYPES = st.sampled_from(["float16", "float32", "float64", "int32", "int64", "uint8"])
@@ -199,6 +204,43 @@ def test_views_of_one_array_are_refused_and_parts_of_one_are_not():
     assert len(get_params([flat[:2], flat[2:]], CPUS[0])) == 2
 
 
+def test_numbers_are_copied_one_by_one_and_train_as_arrays_of_one_number():
+    """CPython shares equal constants; 0-d arrays fail in MXNet's older operations."""
+    rng = numpy.random.default_rng(0)
+    X, y, w = rng.normal(size=(5, 2)), rng.normal(size=5), numpy.array([0.5, 0.5])
+    contexts, pair = CPUS[:2], [0.25]
+    replicas = [get_params([w, 0.5, 0.5, pair, pair], c) for c in contexts]
+    assert [p.shape for p in replicas[0]] == [(2,), (), (), (1,), (1,)]
+    assert len({id(p) for p in replicas[0]}) == 5
+
+    def net(X, params):
+        return np.dot(X, params[0]) * params[1] + params[2] + params[3] - params[4]
+
+    for _ in range(2):
+        train_batch(
+            X, y, replicas, contexts, 0.1, net=net, loss=lambda p, y: (p - y) ** 2
+        )
+    expected = [w, 0.5, 0.5, 0.25, 0.25]
+    for _ in range(2):
+        w, scale, shift, plus, minus = expected
+        slope = 2 * (X @ w * scale + shift + plus - minus - y)
+        grads = [X.T @ slope * scale, (slope * (X @ w)).sum()]
+        grads += [slope.sum(), slope.sum(), -slope.sum()]
+        expected = numpy_step(expected, grads, 0.1, 5)
+    for replica in replicas:
+        for p, value in zip(replica, expected):
+            numpy.testing.assert_allclose(p.asnumpy().reshape(-1), value, rtol=1e-10)
+
+
+def test_many_parameters_are_compared_in_order_of_their_addresses():
+    table = numpy.zeros((300, 40))
+    columns = list(table.T) + [numpy.zeros(3) for _ in range(3000)]
+    begin = time.process_time()
+    assert not share_host_memory(columns)  # columns interleave, and share nothing
+    assert time.process_time() - begin < 1  # pair by pair 10 s
+    assert share_host_memory([*columns, table[::-1][5:7, ::-2]])
+
+
 def test_a_frozen_parameter_stays_and_one_without_a_gradient_is_named():
     replicas = [get_params([numpy.ones((4, 1)), numpy.ones(1)], c) for c in CPUS[:2]]
     for replica in replicas:
@@ -239,8 +281,99 @@ def test_what_are_no_parameters_is_named():
         get_params([numpy.zeros((4, 1), int)], CPUS[0])
     with pytest.raises(TypeError, match="params is one ndarray"):
         get_params(numpy.zeros(2), CPUS[0])
+    with pytest.raises(TypeError, match="device 'cpu:0': write one context"):
+        get_params([numpy.zeros(2)], "cpu:0")
     with pytest.raises(ValueError, match=r"gpu\(0\): MXNet sees 0 GPUs here"):
         get_params([numpy.zeros(2)], mx.gpu(0))
+
+
+# State and results of a reader's own functions
+
+
+def momentum(velocity_of):
+    def update(params, lr, batch_size):
+        for p, v in zip(params, velocity_of(params)):
+            v[:] = 0.9 * v + p.grad / batch_size
+            p -= lr * v
+
+    return update
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 3])
+def test_one_state_for_all_replicas_is_noticed_after_two_steps(num_devices):
+    rng = numpy.random.default_rng(1)
+    X, y, w = rng.normal(size=(7, 3)), rng.normal(size=7), rng.normal(size=(3, 1))
+    contexts = CPUS[:num_devices]
+
+    def steps(update, count):
+        replicas = [get_params([w, numpy.zeros(1)], c) for c in contexts]
+        for _ in range(count):
+            train_batch(
+                X, y, replicas, contexts, 0.1, net=linear, loss=squared, update=update
+            )
+        return replicas
+
+    own = {c: [np.zeros((3, 1), ctx=c), np.zeros(1, ctx=c)] for c in contexts}
+    replicas = steps(momentum(lambda params: own[params[0].ctx]), 4)
+    p, b, v_p, v_b = w, numpy.zeros(1), 0, 0
+    for _ in range(4):
+        slope = 2 * (X @ p + b - y[:, None])
+        v_p, v_b = 0.9 * v_p + X.T @ slope / 7, 0.9 * v_b + slope.mean(0)
+        p, b = p - 0.1 * v_p, b - 0.1 * v_b
+    for replica in replicas:
+        numpy.testing.assert_allclose(replica[0].asnumpy(), p, rtol=1e-5)
+        numpy.testing.assert_allclose(replica[1].asnumpy(), b, rtol=1e-5)
+    assert_equal_replicas(replicas)
+
+    shared = [np.zeros((3, 1)), np.zeros(1)]
+    steps(momentum(lambda params: shared), 1)
+    if num_devices == 1:
+        steps(momentum(lambda params: shared), 4)
+    else:
+        with pytest.raises(
+            AssertionError, match=r"replicas 0 and 1 differ .*params\[0\]"
+        ):
+            steps(momentum(lambda params: shared), 2)
+
+
+def test_replicas_are_equal_up_to_rounding():
+    values = numpy.array([1.0, -2.0, numpy.nan], "float32")
+    for step, equal in ((1e-7, True), (1e-5, False)):
+        replicas = [get_params([values], CPUS[0]), get_params([values + step], CPUS[1])]
+        if equal:
+            assert_equal_replicas(replicas)
+        else:
+            with pytest.raises(AssertionError, match=r"by 1e-05 in parameter 0"):
+                assert_equal_replicas(replicas)
+
+
+@pytest.mark.parametrize("name", ["reduce", "update"])
+def test_functions_that_return_instead_of_changing_are_refused(name):
+    X, y, two = numpy.ones((4, 4)), numpy.ones(4), CPUS[:2]
+    replicas = [get_params([numpy.zeros((4, 1)), numpy.zeros(1)], c) for c in two]
+    own = {name: lambda *_: [1]}
+    with pytest.raises(TypeError, match=f"{name} returned a list"):
+        train_batch(X, y, replicas, two, 0.1, net=linear, loss=squared, **own)
+    assert (replicas[0][0].asnumpy() == 0).all()
+
+
+def mixing(y_hat, y):
+    return ((y_hat - y) ** 2).mean(axis=1)  # (n, n), then a mean
+
+
+def test_a_loss_that_mixes_samples_is_told_once():
+    rng = numpy.random.default_rng(0)
+    X, y = rng.normal(size=(6, 4)), rng.normal(size=6)
+    two, params = CPUS[:2], [rng.normal(size=(4, 1)), numpy.zeros(1)]
+    replicas = [get_params(params, device) for device in two]
+    told = []
+    for loss, labels in ((squared, y), (mixing, y[:, None]), (mixing, y), (mixing, y)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            train_batch(X, labels, replicas, two, 0.1, net=linear, loss=loss)
+        told.append([str(warning.message) for warning in caught])
+    assert [len(lines) for lines in told] == [0, 0, 1, 0]
+    assert "depends on the other samples (y_hat (3, 1), y (3,))" in told[2][0]
 
 
 # What GPUs do in one operation, here on CPU contexts
@@ -337,14 +470,23 @@ X, Y = numpy.ones((4, 4)), numpy.zeros(4)
         ({"y": Y[:3]}, ValueError, r"\(4, 4\) and y \(3,\)"),
         ({"X": X.astype("float32")}, TypeError, "float32.*float64"),
         ({"loss": lambda y_hat, y: squared(y_hat, y).mean()}, ValueError, r"\(\)"),
+        ({"lr": numpy.nan}, ValueError, "lr nan: write a finite number greater than 0"),
+        ({"lr": 0}, ValueError, "lr 0"),
+        ({"lr": -0.1}, ValueError, "lr -0.1"),
+        ({"lr": "0.1"}, ValueError, "lr '0.1'"),
+        ({"X": X[0, 0], "y": Y[0]}, ValueError, r"X \(\) and y \(\)"),
+        ({"X": X[:0], "y": Y[:0]}, ValueError, r"empty: X \(0, 4\)"),
+        ({"X": X[:, :0]}, ValueError, r"empty: X \(4, 0\)"),
+        ({"net": gluon.nn.Dense(1)}, TypeError, "lenet_concise.train_batch"),
     ],
 )
 def test_train_batch_refuses(changed, error, value):
-    call = {"X": X, "y": Y, "devices": CPUS[:2], "loss": squared, **changed}
+    call = {"X": X, "y": Y, "devices": CPUS[:2], "loss": squared, "lr": 0.1}
+    call = {**call, "net": linear, **changed}
     params = [numpy.zeros((4, 1)), numpy.zeros(1)]
     replicas = [get_params(params, device) for device in CPUS[:2]]
     with pytest.raises(error, match=value):
-        train_batch(device_params=replicas, lr=0.1, net=linear, **call)
+        train_batch(device_params=replicas, **call)
     for replica in replicas:
         assert all((p.asnumpy() == 0).all() for p in replica)
 
@@ -353,6 +495,15 @@ def test_parameters_that_are_no_replicas_are_refused():
     images, y = numpy.zeros((2, 1, 28, 28), "float32"), numpy.zeros(2)
     with pytest.raises(ValueError, match="replica 0 is on the host"):
         train_batch(images, y, [init_lenet(), init_lenet()], CPUS[:1] * 2, 0.1)
+    for lengths in ([1, 2], [2, 1]):
+        odd = [get_params([1.0] * n, c) for n, c in zip(lengths, CPUS)]
+        with pytest.raises(ValueError, match="replicas of ., . parameters"):
+            train_batch(images, y, odd, CPUS[:2], 0.1)
+    odd = [get_params([numpy.ones(n)], c) for n, c in zip((3, 2), CPUS)]
+    with pytest.raises(ValueError, match=r"parameter 0 has shapes \(3,\), \(2,\)"):
+        train_batch(images, y, odd, CPUS[:2], 0.1)
+    with pytest.raises(ValueError, match="replicas are empty"):
+        train_batch(images, y, [[], []], CPUS[:2], 0.1)
     twice = [get_params(init_lenet(), CPUS[0])] * 2
     with pytest.raises(ValueError, match="in two replicas"):
         train_batch(images, y, twice, CPUS[:1] * 2, 0.1)
@@ -365,7 +516,9 @@ def test_allreduce_refuses_other_shapes_and_overlaps_and_sums_neighbours():
             allreduce(data)
     with pytest.raises(TypeError, match="allreduce: ndarray: write MXNet arrays"):
         allreduce([numpy.zeros(2), numpy.zeros(2)])
-    allreduce([whole[:3], whole[3:]])
+    with pytest.raises(ValueError, match="of one shape and dtype: 0"):
+        allreduce([])
+    allreduce(part for part in (whole[:3], whole[3:]))
     assert whole.asnumpy().tolist() == [3, 5, 7] * 2
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from d2lpar import timing
+from d2lpar import epochs, timing
 from d2lpar.errors import D2lparError
 from d2lpar.records.comparison import summarize
 from d2lpar.timing import TimingError, measure, measure_host, ratio
@@ -138,3 +138,13 @@ def test_torch_is_timed_until_its_gpu_has_finished(clock, monkeypatch):
     assert timed.naive_seconds == (1, 1) and timed.seconds == (3, 5)
     assert waited_for == [1] * 4  # before and after each repetition
     assert timed.threads is None and timed.devices[0].startswith("gpu(1)")
+
+
+def test_a_clock_that_jumps_back_is_no_time(clock):
+    clock(1, 1, 1, 1, -3600, 0)
+    with pytest.raises(TimingError, match="timing of a nap: -3600 seconds; the clock"):
+        measure_host(lambda: np.ones(1), 1, warmup=0, name="a nap")
+    epoch = epochs.Epoch()
+    epoch._begin, epoch._trained = 3600.0, 1.0
+    with pytest.raises(TimingError, match="an epoch took: -3599 seconds"):
+        epoch.times(8)

@@ -195,12 +195,18 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     """Yield one epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and uint8 (n,).
 
     `X`, uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation or
-    None, are NumPy's, or MXNet's on one device. The last batch may be smaller.
+    None, are NumPy's, or MXNet's on one device. The last batch may be smaller. Raises
+    ValueError for floats above 1, which are pixels that were not divided by 255.
     """
     if len(X) != len(y) or batch_size < 1:
         found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"
         raise ValueError(
             f"batches: {found}: write a label for each image, and 1 or more"
+        )
+    is_float = numpy.dtype(X.dtype).kind == "f"
+    if is_float and len(X) and float(X.max()) > 1:
+        raise ValueError(
+            f"batches: X has floats up to {float(X.max()):g}: write uint8, or X / 255"
         )
     # The data stays uint8, a quarter of the memory.
     for start in range(0, len(y), batch_size):

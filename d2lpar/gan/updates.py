@@ -65,7 +65,7 @@ for _loss in (_d_loss, _g_loss):
 class TrainingState:
     """The state after `epoch` epochs, on the host, from which :func:`train` goes on."""
 
-    params_D: list[numpy.ndarray]  # with running averages and spectral vectors
+    params_D: list[numpy.ndarray]  # with spectral vectors; running averages stay 0, 1
     params_G: list[numpy.ndarray]
     moments_D: list[numpy.ndarray]  # Adam's means, then its variances
     moments_G: list[numpy.ndarray]
@@ -241,7 +241,16 @@ class Nets:
 
     def update(self, state: TrainingState) -> None:
         """Copy the first device's values to the state; DivergedError unless finite."""
-        params_D = host_params(self.D, like=state.params_D)
+        # D always normalises by its batches: its running averages, which MXNet updates
+        # in a race, are not kept.
+        params_D = [
+            before if "running" in name else now
+            for name, now, before in zip(
+                self.D.collect_params(),
+                host_params(self.D, like=state.params_D),
+                state.params_D,
+            )
+        ]
         params_G = host_params(self.G, like=state.params_G)
         check_params(state.epoch + 1, [*params_D, *params_G], self.adam_G.lr)
         state.params_D, state.params_G = params_D, params_G

@@ -15,9 +15,11 @@ Sources: the conventions of PyCUDA's ``ElementwiseKernel`` and MXNet's ``mx.rtc`
 
 from __future__ import annotations
 
-import ctypes
 import itertools
+import math
+import numbers
 from collections.abc import Sequence
+from typing import Any
 
 import numpy
 
@@ -46,7 +48,8 @@ __global__ void {name}({arguments}, long long n)
 class CudaModule:
     """Hold kernels in CUDA C source, as ``mx.rtc.CudaModule``.
 
-    ``extern "C"`` is not needed. A kernel is compiled when it is first launched.
+    ``extern "C"`` is not needed. A kernel is compiled when it is first launched. With
+    shared memory, atomic operations or operations of a warp it runs on GPUs only.
     """
 
     def __init__(self, source: str) -> None:
@@ -89,7 +92,10 @@ class CudaKernel:
         """
         args = _checked(self.name, self.parameters, args, ctx)
         for dims in (grid_dims, block_dims):
-            if len(dims) != 3 or min(dims) < 1:
+            whole = isinstance(dims, Sequence) and all(
+                isinstance(n, numbers.Integral) and n >= 1 for n in dims
+            )
+            if not whole or len(dims) != 3:
                 raise KernelError(
                     f"kernel {self.name}: dims {dims}: write three whole numbers of at "
                     "least 1"
@@ -126,6 +132,8 @@ class ElementwiseKernel:
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
         self.parameters = parse_signature(arguments)
+        if not any(p.pointer for p in self.parameters):
+            raise KernelError(f"kernel {name}: {arguments!r} has no array, as float *x")
         self.source = _ELEMENTWISE.format(
             name=name,
             arguments=", ".join(f"{p.cuda_type}{p.name}" for p in self.parameters),
@@ -136,7 +144,8 @@ class ElementwiseKernel:
     def __call__(self, *args) -> None:
         """Run on the context of the arrays; raise KernelError unless of one size."""
         name = self._kernel.name
-        arrays = [arg for arg in args if isinstance(arg, mx.nd.NDArray)]
+        arrays = [arg for p, arg in zip(self.parameters, args) if p.pointer]
+        arrays = [arg for arg in arrays if isinstance(arg, mx.nd.NDArray)]
         ctx = arrays[0].ctx if arrays else mx.cpu()
         checked = _checked(name, self.parameters, args, ctx)
         n = arrays[0].size
@@ -171,12 +180,6 @@ def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
         update(p, p.grad, lr / batch_size)
 
 
-def storage(array: mx.nd.NDArray) -> int:
-    """Return the address of an array's storage, which its views share."""
-    # The first word of MXNet's NDArray (include/mxnet/ndarray.h of MXNet 1.9.1).
-    return ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]
-
-
 def _checked(
     name: str, parameters: Sequence[Parameter], args: Sequence, ctx: mx.Context
 ) -> list:
@@ -189,7 +192,7 @@ def _checked(
     for p, arg in zip(parameters, args):
         if problem := _problem(arg, p, ctx):
             raise KernelError(f"kernel {name}, argument {p}: {problem}")
-    arrays = [(p, storage(arg)) for p, arg in zip(parameters, args) if p.pointer]
+    arrays = [(p, on_cpu.storage(arg)) for p, arg in zip(parameters, args) if p.pointer]
     # An operation that has an array twice and writes it deadlocks the engine.
     for (p, one), (q, other) in itertools.combinations(arrays, 2):
         if one == other and not (p.const and q.const):
@@ -200,7 +203,7 @@ def _checked(
     return [arg if p.pointer else p.dtype.type(arg) for p, arg in zip(parameters, args)]
 
 
-def _problem(arg, parameter: Parameter, ctx: mx.Context) -> str:
+def _problem(arg: Any, parameter: Parameter, ctx: mx.Context) -> str:
     """Return why an argument does not fit its parameter; "" if it does."""
     dtype = parameter.dtype
     if parameter.pointer:
@@ -209,8 +212,15 @@ def _problem(arg, parameter: Parameter, ctx: mx.Context) -> str:
         if arg.dtype != dtype:
             return f"the array is {numpy.dtype(arg.dtype)}, not {dtype}"
         return "" if arg.ctx == ctx else f"the array is on {arg.ctx}, not on {ctx}"
+    if isinstance(arg, numpy.ndarray) and arg.ndim == 0:
+        arg = arg[()]
+    is_real = isinstance(arg, (numbers.Real, numpy.bool_))
+    if not is_real:
+        return f"expected a number, got {type(arg).__name__}"
     if dtype.kind in "iu":
         limits = numpy.iinfo(dtype)
-        if int(arg) != arg or not limits.min <= arg <= limits.max:
-            return f"expected a number that {dtype} holds, got {arg!r}"
-    return ""
+        holds = limits.min <= arg <= limits.max and int(arg) == arg
+    else:  # infinity is held, but no number becomes one
+        largest = float(numpy.finfo(dtype).max)
+        holds = not largest < abs(arg) < math.inf
+    return "" if holds else f"expected a number that {dtype} holds, got {arg!r}"

@@ -54,6 +54,7 @@ _CPP = """\
 #define __global__ __attribute__((always_inline))
 #define __device__
 #define __host__
+#define __launch_bounds__(...)
 #define __forceinline__ __attribute__((always_inline))
 struct uint3 {{ unsigned x, y, z; }};
 struct dim3 {{ unsigned x, y, z; }};
@@ -72,8 +73,13 @@ const dim3 blockDim, gridDim;
 #line 1 "{name} by its signature"
 struct launch_record {{
   uint32_t grid[3], block[3];
-  uint64_t num_threads, slots[{count}];
+  uint64_t num_threads;
+  int (*get_data)(void *array, void **data);
+  int (*free_array)(void *array);
+  void (*put_in_order)(void *storage);
+  uint64_t slots[{count}];
 }};
+static const bool is_array[] = {{{is_array}}};
 template <class T> static T slot(const launch_record &r, int k) {{
   T value;
   __builtin_memcpy(&value, r.slots + k, sizeof(T));
@@ -95,7 +101,14 @@ static void run_blocks(const launch_record &r, uint64_t first, uint64_t last) {{
   }}
 }}
 extern "C" void cuda_launch(void *, void *record) {{
-  const launch_record &r = *static_cast<const launch_record *>(record);
+  launch_record r = *static_cast<const launch_record *>(record);
+  for (int k = 0; k < {count}; ++k) {{
+    if (!is_array[k]) continue;
+    void **array = reinterpret_cast<void **>(r.slots[k]), *data = nullptr;
+    if (r.put_in_order) r.put_in_order(*array);
+    r.get_data(array, &data);
+    r.slots[k] = uint64_t(data);
+  }}
   const uint64_t blocks = uint64_t(r.grid[0]) * r.grid[1] * r.grid[2];
   const uint64_t parts = std::max<uint64_t>(1, std::min(r.num_threads, blocks));
   std::vector<std::thread> threads;
@@ -104,10 +117,62 @@ extern "C" void cuda_launch(void *, void *record) {{
   run_blocks(r, 0, blocks / parts);
   for (std::thread &thread : threads) thread.join();
 }}
+extern "C" void cuda_free(void *record) {{
+  const launch_record &r = *static_cast<const launch_record *>(record);
+  for (int k = 0; k < {count}; ++k)
+    if (is_array[k]) r.free_array(reinterpret_cast<void *>(r.slots[k]));
+  free(record);
+}}
 """
-# It would compile, but each thread of a grid would have its own. The compiler itself
-# refuses shared memory, synchronisation, warps and atomics.
-_DEVICE_VARIABLE = re.compile(r"__device__[^(){};]*[;=\[]")
+# It would compile, but each thread of a grid would have its own.
+_DEVICE_VARIABLE = re.compile(r"__(?:device|constant)__[^(){};]*[;=\[]")
+_ONLY_ON_GPUS = {
+    "shared memory": re.compile(r"__shared__|__syncthreads\w*"),
+    "atomic operations": re.compile(r"\batomic[A-Z]\w*"),
+    "operations of a warp": re.compile(
+        r"__shfl\w*|__syncwarp|__ballot\w*|__any_sync|__all_sync|__activemask"
+    ),
+}
+_NO_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+def runs_on_cpus(source: str, name: str) -> str:
+    """Return the source without the functions that only GPUs can run.
+
+    Their bodies become ``= delete``. Raises :class:`KernelError` for kernel `name`.
+    """
+    # Of the same length, so that positions agree; comments and strings are blank.
+    code = _NO_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+    functions, reasons = _functions(code), dict(_ONLY_ON_GPUS)
+    for _ in functions:  # the callers of callers, too
+        for function, body in functions:
+            for what, words in list(reasons.items()):
+                used = words.search(code, body.start, body.stop)
+                if used and function == name:
+                    raise KernelError(
+                        f"kernel {name} runs on GPUs only: {what} ({used[0]}); launch "
+                        "it on mx.gpu(i), or write it without"
+                    )
+                if used:
+                    reasons[f"{function}() does"] = re.compile(rf"\b{function}\s*\(")
+    for function, body in reversed(functions):
+        if f"{function}() does" in reasons:
+            lines = "\n" * code.count("\n", body.start, body.stop)
+            source = f"{source[: body.start]}= delete;{lines}{source[body.stop :]}"
+    return source
+
+
+def _functions(code: str) -> list[tuple[str, slice]]:
+    """Return the functions of code without comments: name, and where the body is."""
+    functions, depth, opening = [], 0, 0
+    for brace in re.finditer(r"[{}]", code):
+        if brace[0] == "{" and depth == 0:
+            opening = brace.start()
+        depth += 1 if brace[0] == "{" else -1
+        head = re.split(r"[;}]", code[:opening])[-1]
+        if depth == 0 and (names := re.findall(r"\b(?!__)(\w+)\s*\(", head)):
+            functions.append((names[0], slice(opening, brace.end())))
+    return functions
 
 
 def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
@@ -120,8 +185,9 @@ def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
     return _CPP.format(
         name=name,
         # Members of a class have no linkage.
-        body=re.sub(r'extern\s*"C"', "", source),
+        body=re.sub(r'extern\s*"C"', "", runs_on_cpus(source, name)),
         count=len(parameters),
+        is_array=", ".join(str(p.pointer).lower() for p in parameters),
         locals="\n".join(
             f"  const auto a{k} = slot<{p.cuda_type}>(r, {k});"
             for k, p in enumerate(parameters)
@@ -173,7 +239,7 @@ def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
         raise KernelError(
             f"kernel {name}: {error}; XDG_CACHE_HOME names another cache"
         ) from None
-    return CpuKernel(library.cuda_launch, parameters)
+    return CpuKernel(library.cuda_launch, library.cuda_free, parameters)
 
 
 def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
@@ -205,10 +271,28 @@ class _Context(ctypes.Structure):
     _fields_ = [("device_type", ctypes.c_int), ("device_id", ctypes.c_int32)]
 
 
+def _address(name: str) -> int:
+    """Return where a function of MXNet's library begins; 0 if it has none."""
+    if not hasattr(mx.base._LIB, name):
+        return 0
+    return ctypes.cast(getattr(mx.base._LIB, name), ctypes.c_void_p).value or 0
+
+
+# What a launch does with its arrays when they are computed. The last is
+# NDArray::Chunk::Reorder2Default, which ends oneDNN's own layout of an array; builds
+# without oneDNN lack it.
+_FUNCTIONS = (
+    _address("MXNDArrayGetData"),
+    _address("MXNDArrayFree"),
+    _address("_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"),
+)
+
+
 class CpuKernel(NamedTuple):
     """Launch a compiled kernel as ``mx.rtc`` does."""
 
     cuda_launch: Callable
+    cuda_free: Callable
     parameters: Sequence[Parameter]
 
     def launch(
@@ -226,27 +310,28 @@ class CpuKernel(NamedTuple):
         cuda_threads = math.prod(map(int, grid_dims)) * math.prod(map(int, block_dims))
         threads = min(omp_threads() or 1, cuda_threads // MIN_CUDA_THREADS + 1)
         # The launch_record of the C++: the grid, and 8 bytes for each argument.
-        record = struct.pack("6IQ", *grid_dims, *block_dims, threads)
-        read: list[ctypes.c_void_p] = []
-        written: list[ctypes.c_void_p] = []
+        record = struct.pack("6I4Q", *grid_dims, *block_dims, threads, *_FUNCTIONS)
+        # By storage. An array that is only read may be put in order, so it counts as
+        # written, too.
+        handles: dict[int, ctypes.c_void_p] = {}
         for parameter, arg in zip(self.parameters, args):
             if parameter.pointer:
-                record += struct.pack("Q", address(arg))
-                (read if parameter.const else written).append(arg.handle)
+                record += struct.pack("Q", another_handle(arg).value)
+                handles[storage(arg)] = arg.handle
             else:
                 record += arg.tobytes().ljust(8, b"\0")
-        # The engine frees the record when the kernel has run. It keeps the arrays
-        # itself: their memory goes back only after the operations on it.
+        written = list(handles.values())
+        # cuda_free frees it when the kernel has run.
         copy = _libc.malloc(len(record))
         ctypes.memmove(copy, record, len(record))
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 self.cuda_launch,
                 ctypes.c_void_p(copy),
-                _libc.free,
+                self.cuda_free,
                 ctypes.byref(_Context(ctx.device_typeid, ctx.device_id)),
-                mx.base.c_array(ctypes.c_void_p, read),
-                len(read),
+                None,  # arrays that are only read
+                0,
                 mx.base.c_array(ctypes.c_void_p, written),
                 len(written),
                 None,  # property
@@ -256,12 +341,14 @@ class CpuKernel(NamedTuple):
         )
 
 
-def address(array: mx.nd.NDArray) -> int:
-    """Return the address of a CPU array's first element; 0 if it is empty."""
-    array.wait_to_read()
-    pointer = ctypes.c_void_p()
-    # If oneDNN keeps the array in its own layout, this first puts it in order.
-    mx.base.check_call(
-        mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer))
-    )
-    return pointer.value or 0
+def another_handle(array: mx.nd.NDArray) -> ctypes.c_void_p:
+    """Return a handle of the array that outlives the Python object."""
+    handle = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayDetach(array.handle, ctypes.byref(handle)))
+    return handle
+
+
+def storage(array: mx.nd.NDArray) -> int:
+    """Return the identity of the array's storage, shared by its views."""
+    # The first word of MXNet's NDArray (include/mxnet/ndarray.h of MXNet 1.9.1).
+    return ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import numbers
 from collections.abc import Iterator
 from itertools import accumulate, islice
 
@@ -123,7 +124,7 @@ class _Search:
     """Keep the best x so far with its residual and gradient; decide when to stop."""
 
     def __init__(self, shards: RowShards, tol: float, max_iterations: int, x0) -> None:
-        if not 0 < tol < 1:
+        if not isinstance(tol, numbers.Real) or not 0 < tol < 1:
             raise ValueError(f"tol {tol!r}: write a number between 0 and 1")
         check_whole("max_iterations", max_iterations)
         self.shards, self.tol, self.max_iterations = shards, tol, max_iterations
@@ -136,9 +137,10 @@ class _Search:
         self.norm_of_A = float(numpy.linalg.norm(self.lengths))
         self.asked_for = tol * float(numpy.linalg.norm(at_0))
         self.least_square = math.inf  # of ||A p|| / ||p||, over conjugate steps
-        self.best = Residual(numpy.zeros(shards.n), shards.norm_of_b, at_0)
+        zero = numpy.zeros(shards.n)
+        self.best: Residual = Residual(zero, shards.norm_of_b, at_0)
         if x0 is not None:
-            self.best = shards.residual(numpy.array(x0, "float64").reshape(shards.n))
+            self.best = shards.residual(shards.vector("x0", x0))
 
     def small_gradient(self, norm: float) -> float:
         """Return the ||A^T r|| at which to stop, where ||r|| is `norm`."""

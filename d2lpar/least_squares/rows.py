@@ -66,7 +66,7 @@ class RowShards:
         block_bytes: int,
         resident_bytes: int,
     ) -> None:
-        self.A, b = opened("A", A), numpy.asarray(opened("b", b))
+        self.A, b = opened("A", A), opened("b", b)
         if len(self.A.shape) != 2 or b.shape != self.A.shape[:1] or 0 in self.A.shape:
             raise ValueError(
                 f"A is of shape {tuple(self.A.shape)}, b of shape {b.shape}: write "
@@ -83,13 +83,20 @@ class RowShards:
         self.resident = self.m * row_bytes <= resident_bytes
         self._kept: list[Block] = []  # all blocks, if they stay
 
-        self.b = b.astype(self.dtype)[:, None]
+        self.b = numpy.asarray(b).astype(self.dtype)[:, None]
         self.norm_of_b = float(numpy.linalg.norm(self.b.astype("float64")))
         self.check_finite(self.norm_of_b)
         # A residual of rounding's size must have a square in this dtype, too.
         least = (numpy.finfo(self.dtype).tiny / self.eps**2) ** 0.5
-        if b.any() and self.norm_of_b < least:
+        if self.b.any() and self.norm_of_b < least:
             raise ValueError(f"the squares of b's numbers underflow {dtype}: scale b")
+
+    def vector(self, name: str, array) -> numpy.ndarray:
+        """Return an array of n numbers in float64; ValueError for any other."""
+        array = numpy.asarray(as_array(name, array), dtype="float64")
+        if array.size != self.n:
+            raise ValueError(f"{name} {array.shape}: write ({self.n},), as x")
+        return array.reshape(self.n)
 
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Yield rounds of all devices' blocks until all rows were used.
@@ -182,7 +189,12 @@ class RowShards:
 def opened(name: str, array):
     """Return an array, or the rows of the ``.npy`` file that a path names."""
     if isinstance(array, (str, os.PathLike)):
-        mapping = numpy.lib.format.open_memmap(array, mode="r")
+        try:
+            mapping = numpy.lib.format.open_memmap(array, mode="r")
+        except ValueError as error:  # as of a .npz or .csv file
+            raise ValueError(
+                f"{name}, {os.fspath(array)}: write the path of a .npy file ({error})"
+            ) from None
         as_array(name, mapping)  # its dtype
         in_rows = mapping.ndim == 2 and mapping.flags.c_contiguous
         return FileRows(array, mapping) if in_rows else mapping

@@ -103,7 +103,7 @@ def solve(
     with numpy.errstate(all="ignore"):  # what over- or underflows is found out
         shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes)
         if reference is not None:
-            reference = numpy.reshape(reference, shards.n)
+            reference = shards.vector("reference", reference)
         history, seconds, begin = [], 0.0, time.perf_counter()
         for answer in METHODS[method](shards, **options):
             npx.waitall()
@@ -165,7 +165,7 @@ def _examine(shards: RowShards, method: str, answer: Answer) -> None:
         shards.check_finite(at.norm, at.gradient)
     if at is None or lengths is None:  # of averaging, or warned of already
         return
-    if not lengths.any():
+    if not numpy.square(lengths, dtype=shards.dtype).any():
         raise ValueError(f"A is zero in {shards.dtype}, or its squares are: scale A")
     # Higham, Accuracy and Stability of Numerical Algorithms, theorem 20.3.
     rounding = max(shards.m, shards.n, 10) * shards.rounding(at.x, lengths)

@@ -19,9 +19,9 @@ from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
 from d2lpar.lenet import network
 from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import TrainingState, setup
-from d2lpar.parallel import shares, split_batch, sum_in_tree
+from d2lpar.parallel import busy, shares, split_batch, sum_in_tree
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import check_dtype, check_labels, check_losses
+from d2lpar.step_checks import check_dtype, check_labels, check_losses, check_scaled
 
 
 def build(
@@ -116,16 +116,18 @@ def train_batch(
     count = len(set(devices))
     if any(device != devices[k % count] for k, device in enumerate(devices)):
         raise ValueError(f"devices {devices}: list each once, or all of them in turn")
-    X_shards, y_shards = split_batch(X, y, devices[: len(X) or 1])
+    X_shards, y_shards = split_batch(X, y, busy(devices, X))
     check_dtype(X_shards[0].dtype, trainer._params[0].dtype)
     if isinstance(net, network.LeNet):
         check_images(X_shards[0])
+        if isinstance(X, numpy.ndarray):
+            check_scaled(X)
 
     def losses_of(X_shard, y_shard):
         y_hat = net(X_shard)
         check_labels(y, loss, y_hat)
         losses = loss(y_hat, y_shard)
-        check_losses([losses], [X_shard])
+        check_losses(loss, [losses], [y_hat], [y_shard])
         return losses
 
     step = train_shards if count == len(devices) else train_chunks

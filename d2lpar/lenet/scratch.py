@@ -10,19 +10,21 @@ from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.book_lenet import lenet
 from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.datasets.fashion import to_float
 from d2lpar.devices import check_contexts, for_chunks
-from d2lpar.epochs import Epoch, check_settings, on_device
+from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
 from d2lpar.errors import DivergedError
 from d2lpar.lenet.network import padded, unpadded
 from d2lpar.lenet.state import TrainingState, setup
 from d2lpar.parallel import (
     allreduce_in_tree,
+    busy,
     pushed_together,
     split_batch,
     train_batch,
 )
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import as_array
+from d2lpar.step_checks import as_array, check_dtype, check_scaled
 
 
 def train(
@@ -81,19 +83,29 @@ def evaluate_accuracy(
     net: Callable = lenet,
     batch_size: int = 1000,
 ) -> float:
-    """Return the share of the images X that `net` assigns to their class y (n,).
+    """Return the share of the samples X that `net` assigns to their class y (n,).
 
-    X is (n, 28, 28): integers in 0..255, which are divided by 255, or floats. Every
-    device evaluates its shard of each batch with its own replica. Raises ValueError for
-    other shapes, no images or a missing replica, and :class:`DivergedError` for
-    parameters that are not finite, which a CPU's relu hides.
+    X of three axes are images (n, h, w): integers in 0..255, which are divided by 255,
+    or floats; `net` gets them as float32 (n, 1, h, w). LeNet, the default, takes images
+    (n, 28, 28), of which floats are in [0, 1]. Your own `net` gets an X of other axes
+    as it is. ``net(X, params)`` returns scores (n, classes). Every device evaluates its
+    shard of each batch with its own replica. Raises ValueError for other shapes, no
+    samples or a missing replica, TypeError for an X of another dtype than the
+    parameters, and :class:`DivergedError` for parameters that are not finite, which a
+    CPU's relu hides.
     """
     check_contexts(devices)
     if len(device_params) != len(devices):
         raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
     X, y = as_array("X", X), as_array("y", y)
-    if X.ndim != 3 or y.shape != X.shape[:1] or len(y) == 0:
-        raise ValueError(f"X {X.shape}, y {y.shape}: write images (n, 28, 28), y (n,)")
+    if X.ndim == 0 or y.shape != X.shape[:1] or X.size == 0:
+        raise ValueError(f"X {X.shape}, y {y.shape}: write samples (n, ...), y (n,)")
+    if net is lenet:
+        if X.shape[1:] != (28, 28):
+            raise ValueError(f"X {X.shape}: LeNet takes images (n, 28, 28)")
+        check_scaled(X)
+    if X.ndim != 3 and device_params[0]:
+        check_dtype(X.dtype, device_params[0][0].dtype)
     arrays = [p.asnumpy() for params in device_params for p in params or ()]
     if not all(numpy.isfinite(array).all() for array in arrays):
         raise DivergedError("training diverged: a parameter is not finite")
@@ -111,8 +123,9 @@ def accuracy(
 ) -> float:
     """Do the work of :func:`evaluate_accuracy`, whose arguments are checked."""
     hits = []
-    for X_batch, y_batch in datasets.batches(X, y, batch_size):
-        shards = split_batch(X_batch, y_batch, devices[: len(X_batch)])
+    for part in batch_slices(len(y), batch_size):
+        X_batch = to_float(X[part]) if X.ndim == 3 else X[part]
+        shards = split_batch(X_batch, y[part], busy(devices, X_batch))
         for X_k, y_k, params in zip(*shards, device_params):
             y_hat = net(X_k, params).argmax(axis=1)
             hits.append((y_hat.astype("int32") == y_k.astype("int32")).sum())

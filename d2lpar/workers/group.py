@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
+import threading
 
 import numpy
 
@@ -12,6 +14,10 @@ from d2lpar.errors import SettingError
 from d2lpar.parallel import shares
 from d2lpar.workers.node import WorkerInfo
 
+log = logging.getLogger("d2lpar")
+
+SECONDS_IN_SILENCE = 20  # before a worker says that it waits
+WAITING = "%s waits for the scheduler, the servers and the other workers to start"
 FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
 
 
@@ -57,7 +63,13 @@ class Workers:
     def __init__(self, info: WorkerInfo) -> None:
         self.info, self.number, self.count = info, info.number, info.count
         self.synchronous = info.kvstore == "dist_sync"  # else servers apply each push
-        self.kvstore = DistributedKVStore(info.kvstore)
+        waiting = threading.Timer(SECONDS_IN_SILENCE, log.warning, [WAITING, info])
+        waiting.daemon = True
+        waiting.start()
+        try:
+            self.kvstore = DistributedKVStore(info.kvstore)
+        finally:
+            waiting.cancel()
         self._keys: dict[tuple, int] = {}  # of the shapes that `_sum` has seen
         self._divisor: int | None = None
 

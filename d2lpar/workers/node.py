@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -17,6 +18,12 @@ class WorkerInfo:
     servers: int
     kvstore: str = "dist_sync"
     threshold: float | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"worker {self.number} of {self.count} (DMLC_NUM_WORKER={self.count}, "
+            f"DMLC_NUM_SERVER={self.servers})"
+        )
 
     @property
     def launched_by(self) -> str:
@@ -39,17 +46,34 @@ class WorkerInfo:
 
 def worker_info() -> WorkerInfo:
     """Return which worker this process is; SettingError without a launcher."""
-    threshold = os.environ.get("D2LPAR_THRESHOLD")
+    text = os.environ.get("D2LPAR_THRESHOLD")
     try:
-        return WorkerInfo(
+        threshold = float(text) if text else None
+        info = WorkerInfo(
             number=int(os.environ["D2LPAR_WORKER"]),
             count=int(os.environ["DMLC_NUM_WORKER"]),
             servers=int(os.environ["DMLC_NUM_SERVER"]),
             kvstore=os.environ.get("D2LPAR_KVSTORE", "dist_sync"),
-            threshold=float(threshold) if threshold else None,
+            threshold=threshold,
         )
     except (KeyError, ValueError):
         raise SettingError(
             f"D2LPAR_WORKER {os.environ['D2LPAR_WORKER'][:40]!r}: only d2lpar launch "
             "sets it, with others; unset it"
         ) from None
+    right = {
+        "DMLC_ROLE": os.environ.get("DMLC_ROLE") == "worker",
+        "DMLC_INTERFACE": "DMLC_INTERFACE" in os.environ,
+        "DMLC_NUM_SERVER": info.servers >= 1,
+        "D2LPAR_WORKER": 0 <= info.number < info.count,
+        "D2LPAR_KVSTORE": info.kvstore in ("dist_sync", "dist_async"),
+        "D2LPAR_THRESHOLD": threshold is None or 0 < threshold < math.inf,
+    }
+    for name, is_right in right.items():
+        if not is_right:
+            raise SettingError(
+                f"{name} {os.environ.get(name, '')[:40]!r} does not fit worker "
+                f"{info.number} of {info.count}: give all roles the variables that "
+                "d2lpar launch --print writes"
+            )
+    return info

@@ -15,8 +15,10 @@ import psutil
 
 from d2lpar.devices import kind_and_numbers
 from d2lpar.errors import SettingError
+from d2lpar.process import SAFE_PATH
 
 LOOPBACK = "lo"
+PACKAGE = Path(__file__).resolve().parents[1]
 PROGRAM = (sys.executable, "-m", "d2lpar.workers.role")
 # Passed on to the roles on other hosts, if they are set here.
 PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
@@ -88,6 +90,8 @@ def plan(
         environment = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface, **common}
         if kind == "worker":
             environment["D2LPAR_WORKER"] = number
+        if [*command[: len(PROGRAM)]] == [*PROGRAM] and PACKAGE.parent != Path.cwd():
+            environment[SAFE_PATH] = "1"
         if host.name:
             passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ}
             environment.update(passed)

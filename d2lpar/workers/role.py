@@ -20,6 +20,7 @@ PLANNED = (
 def main() -> None:
     """Run the role named by DMLC_ROLE until it finishes."""
     drop_inherited()
+    os.environ.pop("PYTHONSAFEPATH", None)  # for this process alone, by the plan
     if "D2LPAR_ATTACHED" in os.environ:
         threading.Thread(target=end_with_supervisor, daemon=True).start()
     role = os.environ.get("DMLC_ROLE")

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import click
+import numpy
 import pytest
 from support.command import python
 
@@ -164,3 +165,32 @@ def test_the_readmes_snippet_finds_the_line_on_both_devices():
 def test_the_snippets_of_the_api_run(k):
     code = blocks("docs/api.md", "python")[k]
     assert python(code.replace('load("auto"', 'load("sample"'))
+
+
+OPTIMIZERS = next(b for b in blocks("docs/api.md", "python") if "def adam(" in b)
+
+
+def momentum(p, v, _, g, t):
+    v = 0.9 * v + g
+    return p - 0.1 * v, v, 0
+
+
+def adam(p, m, s, g, t):
+    m, s = 0.9 * m + 0.1 * g, 0.999 * s + 0.001 * g**2
+    step = m / (1 - 0.9**t) / (numpy.sqrt(s / (1 - 0.999**t)) + 1e-8)
+    return p - 0.1 * step, m, s
+
+
+@pytest.mark.parametrize("expected", [momentum, adam])
+@pytest.mark.parametrize("num_devices", [1, 2, 3])
+def test_the_optimizers_of_the_api_are_those_of_one_device(expected, num_devices):
+    code = OPTIMIZERS.replace("cpu:2", f"cpu:{num_devices}")
+    code = code.replace("in (momentum, adam)", f"in ({expected.__name__},)")
+    page: dict = {}
+    exec(code, page)
+    X, y, p, m, s = page["X"], page["y"], page["w"], 0, 0
+    for t in range(1, 6):
+        p, m, s = expected(p, m, s, 2 * X.T @ (X @ p - y) / len(X), t)
+    assert len(page["replicas"]) == num_devices
+    for replica in page["replicas"]:
+        numpy.testing.assert_allclose(replica[0].asnumpy(), p, rtol=1e-9)

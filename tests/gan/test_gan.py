@@ -253,6 +253,25 @@ def test_spectral_vectors_find_the_largest_singular_value():
         assert u @ matrix @ v == pytest.approx(largest, rel=1e-3)
 
 
+@pytest.mark.parametrize("d_norm", ["batch", "batch-apart"])
+def test_a_state_has_the_running_averages_of_the_generator_alone(d_norm, wide_batch):
+    """MXNet updates those of D in a race; nothing reads them."""
+    pair = Pair(2, 0, 8, d_norm)
+    at_first = gan.start(0, 8, d_norm)
+    for _ in range(2):
+        pair.step(*wide_batch)
+    pair.result()
+    for net, before, after, move in (
+        (pair.D, at_first.params_D, pair.state.params_D, False),
+        (pair.G, at_first.params_G, pair.state.params_G, True),
+    ):
+        names = list(net.collect_params())
+        running = [k for k, name in enumerate(names) if "running" in name]
+        assert running
+        for k in running:
+            assert (before[k] != after[k]).any() == move
+
+
 # Training
 
 

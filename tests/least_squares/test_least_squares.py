@@ -272,6 +272,24 @@ def test_large_numbers_are_solved_and_too_large_ones_refused(method):
 
 
 @pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize(
+    ("dtype", "of_A", "of_b"), [("float64", 1e-250, 1e-100), ("float32", 1e-36, 1e-11)]
+)
+def test_numbers_whose_products_underflow_are_refused(method, dtype, of_A, of_b):
+    """A^T b is 0, as if b were orthogonal to A."""
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(13, 6)) * of_A, rng.normal(size=13) * of_b
+    with pytest.raises(ValueError, match="scale A|too ill-conditioned"):
+        solve(
+            A.astype(dtype),
+            b.astype(dtype),
+            method=method,
+            dtype=dtype,
+            devices="cpu:2",
+        )
+
+
+@pytest.mark.parametrize("method", EXACT)
 def test_of_zeros(method):
     A, b = problem(30, 4)
     with np.errstate(all="raise"):  # the user's own setting does no harm
@@ -372,6 +390,24 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
 # What cannot be solved
 
 
+def test_a_path_that_is_no_right_array_is_named(tmp_path):
+    A, b = problem(9, 3)
+    paths = {name: tmp_path / name for name in ("A.npy", "b.npy", "A.npz", "A.csv")}
+    np.save(paths["A.npy"], A)
+    np.save(paths["b.npy"], b[:, None])
+    np.savez(paths["A.npz"], A=A)
+    np.savetxt(paths["A.csv"], A, delimiter=",")
+    (tmp_path / "short.npy").write_bytes(paths["A.npy"].read_bytes()[:-8])
+    (tmp_path / "empty.npy").write_bytes(b"")
+    with pytest.raises(
+        ValueError, match=r"A is of shape \(9, 3\), b of shape \(9, 1\)"
+    ):
+        solve(paths["A.npy"], paths["b.npy"], devices="cpu:2")
+    for name in ("A.npz", "A.csv", "short.npy", "empty.npy"):
+        with pytest.raises(ValueError, match=rf"A, .*{name}: write the path of a .npy"):
+            solve(tmp_path / name, b, devices="cpu:2")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_not_finite_is_refused(method):
     value = np.inf if method == "normal" else np.nan
@@ -405,6 +441,11 @@ SOME = np.ones((60, 4)), np.ones(60)
         (*SOME, {"dtype": "float16"}, ValueError, "dtype float16"),
         (*SOME, {"method": "normal", "tol": 1e-3}, TypeError, "'tol'"),
         (*SOME, {"tol": 5}, ValueError, "tol 5: write a number between 0 and 1"),
+        (*SOME, {"tol": "x"}, ValueError, "tol 'x': write a number between"),
+        (*SOME, {"tol": None}, ValueError, "tol None: write a number between"),
+        (*SOME, {"tol": [0.1]}, ValueError, r"tol \[0.1\]: write a number between"),
+        (*SOME, {"x0": np.ones(7)}, ValueError, r"x0 \(7,\): write \("),
+        (*SOME, {"reference": np.ones(7)}, ValueError, r"reference \(7,\): write \("),
         (*SOME, {"max_iterations": 1.5}, ValueError, "max_iterations 1.5: write a"),
         (*SOME, {"method": "averaging", "resident_bytes": 0}, ValueError, "A in mem"),
     ],

@@ -159,11 +159,50 @@ def test_integers_are_pixels_and_floats_are_what_they_are(dtype, on_device):
 
 def test_what_cannot_be_evaluated_is_refused():
     X, y, one = numpy.zeros((4, 28, 28), "uint8"), numpy.zeros(4), [mx.cpu(0)]
-    for images, labels in ((X[:0], y[:0]), (X, y[:3]), (X[:, None], y)):
-        with pytest.raises(ValueError, match="write images"):
+    for images, labels in ((X[:0], y[:0]), (X, y[:3]), (X[0, 0, 0], y[0])):
+        with pytest.raises(ValueError, match="write samples"):
             evaluate_accuracy(images, labels, [None], one, net=brighter)
     with pytest.raises(ValueError, match="1 replicas for 2 devices"):
         evaluate_accuracy(X, y, [None], one * 2, net=brighter)
+    replica = [[np.zeros((3, 2))]]
+    with pytest.raises(TypeError, match="X is float64, the parameters are float32"):
+        evaluate_accuracy(numpy.zeros((4, 3)), y, replica, one, net=scores)
+
+
+def scores(X, params):
+    return np.dot(X, params[0])
+
+
+def test_evaluate_accuracy_of_a_network_of_ones_own():
+    rng = numpy.random.default_rng(0)
+    X, W = rng.normal(size=(11, 3)), rng.normal(size=(3, 4))
+    y = (X @ W).argmax(axis=1)
+    y[:2] = (y[:2] + 1) % 4
+    two = [mx.cpu(0), mx.cpu(1)]
+    replicas = [get_params([W], device) for device in two]
+    for batch_size in (5, 1000):  # a last batch of one
+        options = {"net": scores, "batch_size": batch_size}
+        assert evaluate_accuracy(X, y, replicas, two, **options) == 9 / 11
+
+
+def test_pixels_that_were_not_divided_are_refused(data):
+    X, y, two = data.X_test, data.y_test, [mx.cpu(0), mx.cpu(1)]
+    replicas = [get_params(init_lenet(), device) for device in two]
+    pixels = X.astype("float32")
+    for images in (pixels, np.array(pixels)):
+        with pytest.raises(ValueError, match="floats up to 255: write pixels in"):
+            evaluate_accuracy(images, y, replicas, two)
+        with pytest.raises(ValueError, match="floats up to 255: write uint8"):
+            next(datasets.batches(images, y, 8))
+    batch = pixels[:8, None], y[:8], replicas, two, 0.1
+    with pytest.raises(ValueError, match="floats up to 255"):
+        train_batch(*batch)
+    net, trainer, loss = concise.build(init_lenet(), two, 0.1)
+    with pytest.raises(ValueError, match="floats up to 255"):
+        concise.train_batch(*batch[:2], net, two, trainer, loss=loss)
+    assert evaluate_accuracy(pixels / 255, y, replicas, two) == evaluate_accuracy(
+        X, y, replicas, two
+    )
 
 
 def test_several_contexts_with_several_threads_each_do_not_hang(data):

@@ -5,6 +5,7 @@ Where workers really communicate, each is a process of a launch on loopback.
 
 import json
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from d2lpar.errors import SettingError
 from d2lpar.records import checkpoints, files
 from d2lpar.runs import child
 from d2lpar.workers import node, plan
-from d2lpar.workers.supervisor import supervise
+from d2lpar.workers.supervisor import Process, free_port, supervise
 
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}
@@ -35,6 +36,59 @@ def test_the_environment_says_which_worker_it_is(monkeypatch):
         "d2lpar launch --workers 3 --servers 2 --kvstore dist_async --compress 0.25 -- "
     )
     assert node.WorkerInfo(0, 1, 1).variant == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("D2LPAR_WORKER", "3"),
+        ("D2LPAR_WORKER", "-1"),
+        ("DMLC_NUM_WORKER", "0"),
+        ("DMLC_NUM_SERVER", "0"),
+        ("DMLC_ROLE", ""),
+        ("D2LPAR_KVSTORE", "zzz"),
+        ("D2LPAR_THRESHOLD", "nan"),
+    ],
+)
+def test_variables_that_do_not_fit_are_named(monkeypatch, name, value):
+    for known, planned in plan.plan(3, 1, ["run"])[-1].environment.items():
+        monkeypatch.setenv(known, planned)
+    monkeypatch.setenv(name, value)
+    named = "D2LPAR_WORKER" if name == "DMLC_NUM_WORKER" else name
+    with pytest.raises(SettingError, match=f"{named} .*does not fit worker"):
+        node.worker_info()
+
+
+LONELY = """
+import logging, os
+logging.basicConfig(format="%(message)s")
+from d2lpar.workers import group, node
+group.SECONDS_IN_SILENCE = 0.2
+group.Workers(node.worker_info())
+"""
+
+
+def test_a_worker_that_waits_for_others_says_for_whom(tmp_path):
+    (tmp_path / "lonely.py").write_text(LONELY)
+    roles = plan.plan(2, 1, [sys.executable, str(tmp_path / "lonely.py")])[:-1]
+    said, heard = [], threading.Event()
+
+    def note(role, line):
+        said.append(line)
+        if "waits for" in line:
+            heard.set()
+
+    address = roles[0].environment["DMLC_PS_ROOT_URI"]
+    port = {"DMLC_PS_ROOT_PORT": str(free_port(address))}
+    for role in roles:
+        role.environment.update(port)
+    running = [Process(role, note) for role in roles]
+    heard.wait(timeout=60)
+    for process in running:
+        process.popen.kill()
+        process.popen.wait()
+    assert any("worker 0 of 2 (DMLC_NUM_WORKER=2, DMLC" in line for line in said), said
+    assert "waits for the scheduler, the servers and the other workers" in said[-1]
 
 
 def test_a_restart_resumes_from_the_last_checkpoint_of_this_launch(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
@@ -12,9 +13,20 @@ from typing import TYPE_CHECKING
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import cell_output, replacing
-from d2lpar.records.comparison import of_processes, phrase, summarize
+from d2lpar.records.comparison import (
+    NOTHING,
+    Summary,
+    arm_times,
+    in_cell,
+    of_processes,
+    phrase,
+    ratio,
+    seconds_per_epoch,
+    summarize,
+)
+from d2lpar.records.kinds import BenchmarkHeader, StepRecord
 from d2lpar.runs.progress import in_notebook, show_figure
-from d2lpar.text import number
+from d2lpar.text import number, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +34,7 @@ if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
 
 
+COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's name
 GOOD_FACTOR = 1.5  # of a measured answer
 _guesses: dict[str, float | str] = {}  # without an answer so far
 _good: list[bool] = []  # by answered guess: was it good?
@@ -146,6 +159,61 @@ def record(name: str) -> Run:
         if (folder / "figures" / name).is_file():
             return files.read(folder / "figures" / name)
     raise RecordError(f"figures/{name}: not found in {here} or above: work in a clone")
+
+
+def table(
+    *names: str, per: int = 1, unit: str = "s", only: Sequence[str] = ()
+) -> dict[str, dict[int, Summary]]:
+    """Show what committed records timed, and return the seconds by row and devices.
+
+    `names` are paths below ``figures/``, of benchmarks, studies of steps and trainings.
+    A row is a form of the program; what two records timed is the first one's. A cell
+    has the median, and the range, in `unit` ("s" or "ms") for each of `per` steps. The
+    last columns say how many times as fast more devices are than one by the rule of
+    :func:`verdict`, "-" where it does not tell. `only` chooses rows by their beginning.
+    Raises :class:`RecordError` for a record that is not there.
+    """
+    scale = {"s": 1.0, "ms": 1e3}[unit] / per
+    found: dict[str, dict[int, Summary]] = {}
+    for row, n, seconds in (line for name in names for line in _times(record(name))):
+        if seconds.n and (not only or row.startswith(tuple(only))):
+            found.setdefault(row, {}).setdefault(n, seconds)
+    counts = sorted({n for by_count in found.values() for n in by_count})
+    rows = []
+    for row, by_count in found.items():
+        rows.append([row])
+        for n in counts:
+            middle, spread, _ = by_count.get(n, NOTHING).cells(scale)
+            rows[-1].append("-" if middle == "-" else f"{middle} ({spread})")
+        for n in counts[1:]:
+            both = {1, n} <= by_count.keys()
+            rows[-1].append(in_cell(ratio(by_count[1], by_count[n]) if both else None))
+    columns = ["", *(f"{unit} on {n}" for n in counts)]
+    columns += [f"speedup of {n}" for n in counts[1:]]
+    print(plain_table(columns, rows, names=1))
+    return found
+
+
+def _times(run: Run) -> Iterator[tuple[str, int, Summary]]:
+    """Yield (form, number of devices, seconds) of whatever a record timed."""
+    if isinstance(run.header, BenchmarkHeader):
+        for arm in arm_times(run):
+            words = f"{arm.name}, {arm.work}".removesuffix(", ").split(", ")
+            counts = [word for word in words if COUNT.fullmatch(word)]
+            row = ", ".join(word for word in words if word not in counts)
+            n = int(counts[0].split()[0]) if counts else 1
+            yield row, n, arm.summary if arm.samples else NOTHING
+    elif run.lines_of(StepRecord):
+        from d2lpar.scaling.model import studies
+        from d2lpar.scaling.result import name_of
+
+        for study in studies([run]):
+            for n, batch in study.records:
+                yield f"{name_of(study)}, batch {batch:,}", n, study.seconds(n, batch)
+    else:
+        graphs = run.header.gpu_build.get("cuda_graphs")
+        how = {None: "", True: ", CUDA graphs", False: ", no CUDA graphs"}[graphs]
+        yield run.header.chapter + how, run.header.num_devices, seconds_per_epoch(run)
 
 
 def show(figure: Figure, name: str) -> None:

@@ -82,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> None:
         [what, str(len(said)), f"{sum(g['good'] for g in said)} of {len(said)}"]
         for what, said in questions.items()
     ]
-    columns = ["question", "guesses", "within a factor of two"]
+    columns = ["question", "guesses", "good"]
     print(printable(plain_table(columns, rows)))
     args.out.mkdir(parents=True, exist_ok=True)
     draw(questions).savefig(args.out / "predictions.png")

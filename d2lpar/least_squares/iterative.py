@@ -10,6 +10,7 @@ import math
 import numbers
 from collections.abc import Iterator
 from itertools import accumulate, islice
+from typing import Any
 
 import numpy
 
@@ -123,7 +124,7 @@ def _conjugate_steps(search: _Search) -> Iterator[tuple[numpy.ndarray, float, fl
 class _Search:
     """Keep the best x so far with its residual and gradient; decide when to stop."""
 
-    def __init__(self, shards: RowShards, tol: float, max_iterations: int, x0) -> None:
+    def __init__(self, shards: RowShards, tol: Any, max_iterations: int, x0) -> None:
         if not isinstance(tol, numbers.Real) or not 0 < tol < 1:
             raise ValueError(f"tol {tol!r}: write a number between 0 and 1")
         check_whole("max_iterations", max_iterations)

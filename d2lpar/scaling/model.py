@@ -59,10 +59,16 @@ class Study:
         return sorted({batch for _, batch in self.records})
 
     def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
+        """Summarize the milliseconds of a measured step, as `seconds` does."""
+        return self.seconds(num_devices, global_batch_size, scale=1e3)
+
+    def seconds(
+        self, num_devices: int, global_batch_size: int, scale: float = 1.0
+    ) -> Summary:
         """Summarize the samples of a measured step, one process for each record."""
         records = self.records[num_devices, global_batch_size]
         return summarize(
-            *([1e3 * s for s in record.seconds] for record in records),
+            *([scale * s for s in record.seconds] for record in records),
             floor=floor_of(self.runs[0].header),
             in_turn=all(record.num_devices for record in records),
         )

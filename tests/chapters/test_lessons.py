@@ -74,7 +74,10 @@ PRINTED = {
         "1,032,544 bytes sent per step, m and v take 516,272 bytes",
     ],
     "multiple_gpus_concise": ["replicas agree: True"],
-    "scaling": [r"verdicts contradicted: 0"],
+    "scaling": [
+        "steps on two cores: below, inside or above: above",
+        r"break-even: above [\d,]+(, at most \d+)? images",
+    ],
     "least_squares": [
         r"independent +9\.855858 +8\.914526",
         r"ADMM, 400 rounds: 8\.839786978",

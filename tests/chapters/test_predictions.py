@@ -72,7 +72,7 @@ def test_a_class_is_drawn_and_counted(folder, capsys):
         (folder / name).mkdir()
         with pytest.MonkeyPatch.context() as context:
             context.chdir(folder / name)
-            for what, said, value in (("ms", guess, 13), ("which", word, "two")):
+            for what, said, value in (("ms", guess, 13.5), ("which", word, "two")):
                 chapter.predict(what, said)
                 chapter.answer(what, value)
     (folder / "no-guess.jsonl").write_text('{"what": "ms"}\n5\nnot JSON\n')
@@ -89,3 +89,19 @@ def test_a_committed_record_is_found_from_any_folder(folder):
     assert chapter.record("h200/peers/custom-gpu2.jsonl").lines
     with pytest.raises(RecordError, match="figures/none.jsonl: not found"):
         chapter.record("none.jsonl")
+
+
+def test_a_table_has_what_records_timed(capsys):
+    if not (Path(chapter.__file__).parents[1] / "figures").is_dir():
+        pytest.skip("not a checkout")
+    names = [f"gpu_scaling/book-ddp-gpu{n}.jsonl" for n in (1, 2, 4)]
+    found = chapter.table(*names, unit="ms", only=["PyTorch DDP, batch 8"])
+    assert found.keys() == {"PyTorch DDP, batch 8,192"}
+    assert found["PyTorch DDP, batch 8,192"].keys() == {1, 2, 4}
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split("  ")[-2:] == ["speedup of 2", "speedup of 4"]
+    of_4 = found["PyTorch DDP, batch 8,192"][4]
+    assert f"{1e3 * of_4.median:.2f} (" in row and row.endswith("1.91          3.56")
+
+    found = chapter.table("benchmarks/workers.jsonl")  # one device, and no ratio
+    assert found["1 process, writing a checkpoint"][1].n == 30

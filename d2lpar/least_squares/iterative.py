@@ -125,18 +125,19 @@ class _Search:
     """Keep the best x so far with its residual and gradient; decide when to stop."""
 
     def __init__(self, shards: RowShards, tol: Any, max_iterations: int, x0) -> None:
-        if not isinstance(tol, numbers.Real) or not 0 < tol < 1:
+        if not isinstance(tol, numbers.Real) or not 0 < float(tol) < 1:
             raise ValueError(f"tol {tol!r}: write a number between 0 and 1")
         check_whole("max_iterations", max_iterations)
-        self.shards, self.tol, self.max_iterations = shards, tol, max_iterations
+        self.shards, self.max_iterations = shards, max_iterations
+        self.tol = float(tol)
         at_0, self.lengths = _first_pass(shards)
         shards.check_finite(at_0)
         if at_0.any() and not 0 < at_0 @ at_0 < math.inf:
             raise ValueError(f"A^T b leaves the range of {shards.dtype}: scale A")
         # Of ||r||^2: `tol` allows this at a condition of 30.
-        self.small = max(shards.eps**0.5, 1e3 * tol**2)
+        self.small = max(shards.eps**0.5, 1e3 * self.tol**2)
         self.norm_of_A = float(numpy.linalg.norm(self.lengths))
-        self.asked_for = tol * float(numpy.linalg.norm(at_0))
+        self.asked_for = self.tol * float(numpy.linalg.norm(at_0))
         self.least_square = math.inf  # of ||A p|| / ||p||, over conjugate steps
         zero = numpy.zeros(shards.n)
         self.best: Residual = Residual(zero, shards.norm_of_b, at_0)

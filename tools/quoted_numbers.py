@@ -6,8 +6,8 @@ A measured number in prose is a link to one cell of one record:
 
     [0.393 ms](../figures/h200/timing/x.jsonl "ARM")   median of "ARM", "WORK | ARM"
     [1.4 times](../figures/peers/x.jsonl "ARM / ARM")   ratio of two medians
-    [24.7 s](figures/multiple_gpus/x.jsonl "seconds per epoch")   also "accuracy",
-                                                                  "accuracy, one seed"
+    [24.7 s](figures/multiple_gpus/x.jsonl "seconds per epoch")   also "accuracy"; and
+                                                     either with ", least" or ", most"
     [0.29 s](../figures/least_squares/x-results.txt "ROW | COLUMN")   of its tables
 
 Where the line must stay readable it is `[24.7 s]` alone, and the page ends with
@@ -15,8 +15,9 @@ Where the line must stay readable it is `[24.7 s]` alone, and the page ends with
 record once, in the paragraph before it: `[record](x.jsonl "rows")`. Its first column
 then names arms, and a head is "seconds", "seconds, WORK" or "times ARM".
 
-A number is compared in its unit, rounded as the prose rounds it. A record of random
-seed 0 stands for the other seeds beside it, too. Numbers without a link are not read.
+A number is compared in its unit, rounded as the prose rounds it. The record of a
+training of seed 0 stands for all of its setting, also of other seeds: the number is the
+median, the least or the most of their medians. Numbers without a link are not read.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from statistics import median
 from d2lpar.errors import RecordError
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import arm_times, summarize
-from d2lpar.records.kinds import ArmSample
+from d2lpar.records.kinds import ArmSample, Run
 
 VALUE = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?([a-z%]*)")
 LINK = re.compile(r'\[([^]]*)\](?:\(|: )(\S+\.(?:jsonl|txt))(?:\s+"([^"]*)")?')
@@ -89,18 +90,28 @@ def cell(path: Path, title: str) -> tuple[float, dict[str, float]]:
     """
     if path.suffix == ".txt":
         return table_cell(path.read_text(encoding="utf-8"), title)
-    if title == "accuracy, one seed":
-        return comparison.final_accuracy(files.read(path)), RATIOS
-    if title not in ("seconds per epoch", "accuracy"):
-        arm, _, other = title.partition(" / ")
-        if other:
-            return arm_seconds(path, arm) / arm_seconds(path, other), RATIOS
-        return arm_seconds(path, arm), TIMES
-    seeds = path.name.replace("book-", "book-seed*-", 1)
-    runs = [files.read(found) for found in [path, *path.parent.glob(seeds)]]
-    if title == "accuracy":
-        return median(map(comparison.final_accuracy, runs)), RATIOS
-    return comparison.seconds_per_epoch(*runs).median, TIMES
+    name, _, which = title.partition(", ")
+    if name in ("seconds per epoch", "accuracy"):
+        runs, of = of_setting(path), {"": median, "least": min, "most": max}[which]
+        if name == "accuracy":
+            return of(list(map(comparison.final_accuracy, runs))), RATIOS
+        return of(comparison.seconds_per_epoch(*runs).processes), TIMES
+    arm, _, other = title.partition(" / ")
+    if other:
+        return arm_seconds(path, arm) / arm_seconds(path, other), RATIOS
+    return arm_seconds(path, arm), TIMES
+
+
+def of_setting(path: Path) -> list[Run]:
+    """Return the records of a setting, which are beside `path` or in ``seeds/``."""
+    chapter = path.parent
+    above = chapter.parent.parent if chapter.parent.name == "seeds" else chapter.parent
+    folders = above / chapter.name, above / "seeds" / chapter.name
+    names = path.name, path.name.replace("book-", "book-seed*-", 1)
+    found = {file for at in folders for name in names for file in at.glob(name)}
+    if path not in found:
+        raise LookupError("there is no such record")
+    return [files.read(file) for file in sorted(found)]
 
 
 def arm_seconds(path: Path, title: str) -> float:

@@ -11,6 +11,8 @@ if not (ROOT / "tools" / "quoted_numbers.py").is_file():
 
 import quoted_numbers  # noqa: E402
 
+from d2lpar.records import comparison  # noqa: E402
+
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "benchmarks" / "SPEED.md",
@@ -20,6 +22,7 @@ TABLE = "figures/h200/scaling/book-1thread-results.txt"
 PEERS = "figures/h200/peers_d2l/custom-gpu2.jsonl"
 ARM, TWO = "d2l's notebook loop, 1 GPU", "d2l's notebook loop, 2 GPUs"
 LENET = "figures/multiple_gpus/book-1thread-cpu1.jsonl"
+SEEDS = "figures/seeds/multiple_gpus/book-cpu1.jsonl"
 CAPTION = f'Epochs, on H200s ([record]({PEERS} "rows")).\n\n'
 HEAD = f"| | seconds | times {ARM} |\n|---|---|---|\n"
 
@@ -34,7 +37,28 @@ def test_every_number_of_the_first_page_links_its_record():
     number = r"\[(\d[\d.]+(?: s)?)\]"
     quoted = re.findall(number + "(?!:)", text)
     linked = re.findall(f"^{number}: figures/", text, re.MULTILINE)
-    assert sorted(quoted) == sorted(linked) and len(linked) == 15
+    assert sorted(quoted) == sorted(linked) and len(linked) == 12
+
+
+def test_what_the_first_page_says_of_its_table_is_told_by_the_rule():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (
+        "the second core shortens an epoch, and the second GPU makes it longer" in text
+    )
+    of = re.findall(
+        r'^\[.* s\]: (figures/\S+) "seconds per epoch"$', text, re.MULTILINE
+    )
+    ratios = [
+        comparison.ratio(
+            *(
+                comparison.seconds_per_epoch(*quoted_numbers.of_setting(ROOT / path))
+                for path in pair
+            )
+        )
+        for pair in zip(of[::2], of[1::2])
+    ]
+    core, gpu = ratios
+    assert core > 1 > gpu
 
 
 def wrong(text):
@@ -44,6 +68,7 @@ def wrong(text):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        (f'[18.7 s]({SEEDS} "seconds per epoch, least")', "the record has 19.6"),
         (f'[1.17 ms]({TABLE} "concise 256 | ms on 1")', "the record has 1.16"),
         (f'[0.88 ms]({TABLE} "concise | ms on 1")', "13 cells are"),
         (f'[1.16]({TABLE} "concise 256 | ms on 1")', "its unit is one of"),

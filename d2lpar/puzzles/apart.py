@@ -253,9 +253,6 @@ def _decoded(value: Any, own: Callable) -> Any:
     return tuple(items) if kind == "tuple" else ...
 
 
-# In the process apart.
-
-
 def in_one_line(error: BaseException, file: str) -> str:
     """What was raised, and by which line of a solution's file."""
     frames = traceback.extract_tb(error.__traceback__)

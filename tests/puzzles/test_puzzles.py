@@ -201,7 +201,7 @@ OVER = "right so far, but over its target with .*"
     # against the rules
     ("fsdp", lambda s, b, g, lr, e: g[0](0, b[1]), "0. takes an array of device 0"),
     ("pipeline", lambda S, M, run: run([(0, "forward", 0), (1, "forward", 0)]), "stage 0 has not finished its forward"),  # noqa: E501
-    ("pipeline", lambda S, M, run: [run([]) for _ in iter(int, 1)], "does a loop not"),
+    ("pipeline", lambda S, M, run: [run([]) for _ in iter(int, 1)], "does a loop not|no answer in 20 s"),  # noqa: E501
     ("overlap", lambda L, backward, send, wait: backward(0), "layer 0 needs the gradi"),
     ("ring", lambda a, exchange: central(a, exchange), "device 1 sends to 0; in a ring to 2"),  # noqa: E501
     ("central", lambda a, exchange: ring(a, exchange), "device 1 sends to 2, not through"),  # noqa: E501
@@ -290,6 +290,8 @@ def test_an_endless_loop_ends(capsys):
 
 def test_the_sizes_are_those_of_the_tasks():
     tried = [n for n, _ in checking._sizes(numpy.random.default_rng())]
+    page = Path(checking.__file__).parents[2] / "docs" / "puzzles.md"
+    assert f"on one to eight devices, {len(tried)} times" in page.read_text("utf-8")
     assert "one to eight devices" in tasks.__doc__
     assert {*tried} == {*range(1, 9)}
 

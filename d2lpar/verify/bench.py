@@ -219,7 +219,7 @@ class Bench:
         n = self.even_batch
         rows = range(n)
         ref = self.alone(rows)
-        self.clip_norm = norm(ref) / LR / (4 * self.N)  # below each shard's norm
+        self.clip_norm = float(norm(ref)) / LR / (4 * self.N)  # below each shard's norm
         if not ref.any():
             return "one device", SENTENCES["changes nothing"]
         new = (self.start + ref)[ref != 0]
@@ -279,8 +279,8 @@ class Bench:
                 self.share_allowed = 0.02  # rounding may turn a tiny step around
         tol = norm(self.tolerance(ref))
         if max(self.eps, self.noise.max()) > 2.0**-20 and tol > 0.3 * norm(ref):
-            far = f"{tol / norm(ref):.0e}"
-            return "one device", SENTENCES["coarse"].format(far=far)
+            size = f"{tol / norm(ref):.0e}"
+            return "one device", SENTENCES["coarse"].format(far=size)
         return None
 
 

@@ -60,4 +60,4 @@ def test_the_file_of_the_page_wrong_and_right(k, tmp_path):
     path = tmp_path / "ddp.py"
     path.write_text(text)
     lines = [f"{c.verdict:9}{c.what}: {c.line}\n" for c in verify(path, timeout=120)]
-    assert without_digits("".join(lines)) == without_digits(OUTPUT[k])
+    assert without_digits("".join(lines)) == without_digits(OUTPUT[k + 1])

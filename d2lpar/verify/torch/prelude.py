@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import runpy
 import signal
@@ -55,7 +56,7 @@ class Recorder:
         self.depth, self.saved = 0, False
         replay, self.split = run["replay"], run["split"]
         files = sorted(Path(replay).iterdir()) if replay else []
-        self.replayed = [torch.load(file)["calls"] for file in files]
+        self.replayed = [pickle.loads(file.read_bytes())["calls"] for file in files]
 
     def enter(self, arguments):
         """Record the data of a call from outside, or replace them by recorded ones."""
@@ -67,7 +68,10 @@ class Recorder:
                 return value
             if self.replayed:
                 value = self.recorded(value, len(self.calls), len(leaves))
-            leaves.append(value.detach().cpu().clone())
+            copy = value.detach().cpu().clone()
+            leaves.append(
+                (copy.float() if copy.dtype == torch.bfloat16 else copy).numpy()
+            )
             return value
 
         arguments = tree_map(visit, arguments)
@@ -83,10 +87,10 @@ class Recorder:
         if self.split:  # one process has as many calls as all of them together
             new = self.replayed[call % N][call // N][leaf]
         else:
-            new = torch.cat([calls[call][leaf] for calls in self.replayed])
+            new = numpy.concatenate([calls[call][leaf] for calls in self.replayed])
         if new.shape[1:] != value.shape[1:]:
             sys.exit(f"it takes {tuple(value.shape)}, they {tuple(new.shape)}")
-        return new.to(value.device, value.dtype)
+        return torch.from_numpy(new).to(value.device, value.dtype)
 
     def before(self, optimizer, *_):
         self.optimizer = self.optimizer or optimizer
@@ -121,7 +125,7 @@ class Recorder:
                     if hasattr(value, "full_tensor"):  # FSDP2
                         value = value.full_tensor()
                     parts.append(value.detach().flatten().double().cpu())
-        return torch.cat(parts)
+        return torch.cat(parts).numpy()
 
     def save(self):
         if self.saved or not self.grads:
@@ -129,7 +133,7 @@ class Recorder:
         self.saved = True
         names = ("params", "grads", "lr", "calls", "calls_before", "flags")
         partial = self.folder.with_name(f"{self.folder.name}.{self.rank}")
-        torch.save({name: getattr(self, name) for name in names}, partial)
+        partial.write_bytes(pickle.dumps({name: getattr(self, name) for name in names}))
         partial.rename(self.folder / str(self.rank))  # complete, or not there
 
 

@@ -52,11 +52,11 @@ def gradient(params, X, y, mask, clip_norm):
     n = len(X) * lax.axis_size("devices")
     if PROGRAM == "grad_of_psum":  # inside pmap it is N times that of the own loss
         total = jax.grad(lambda p: lax.psum(losses(p, X, y).sum(), "devices") / n)
-        return lax.psum(total(params), "devices")
+        return clipped(lax.psum(total(params), "devices"), clip_norm)
     if PROGRAM == "masked":
         own = jax.grad(lambda p: (losses(p, X, y) * mask).sum())(params)
         total, count = lax.psum((own, mask.sum()), "devices")
-        return [g / count for g in total]
+        return clipped([g / count for g in total], clip_norm)
     weight = mask if PROGRAM == "padded_size" else 1.0
     grads = jax.grad(lambda p: (losses(p, X, y) * weight).mean())(params)
     if PROGRAM == "clips_first":

@@ -181,7 +181,9 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
 
     Those of several devices that are `done` are not made again.
     """
-    first, remarks, found = benches[0], {}, {}
+    first = benches[0]
+    remarks: dict[str, str] = {}
+    found: dict[str, str] = {}  # where each mistake was found first
     N, rows, odd = first.N, range(first.even_batch), range(first.even_batch + 1)
     calls: dict[str, tuple[Any, dict]] = {
         f"{N} devices against one": (rows, {}),

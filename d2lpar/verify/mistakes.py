@@ -95,7 +95,8 @@ def predict(bench: Bench, n: int, right, words: dict, shards, order) -> dict:
     left = bench.share(range(bench.small_batch), range(n)) * mean(
         range(bench.small_batch)
     )
-    even, ends = order[: n // N * N], ([], order[:extra], order[n - extra :])
+    even = order[: n // N * N]
+    ends: list[list] = [[], order[:extra], order[n - extra :]]
     by_rows = sum(len(shard) / n * update for shard, update in zip(shards, own))
     means, other = [sum(own) / min(n, N), sum(own) / N], [by_rows]
     if bench.form != "other":  # then no other algorithm is needed to explain it
@@ -250,10 +251,10 @@ def named(bench: Bench, n, words, got, ref, wrong, known) -> tuple[str, str] | N
     if is_near((c := got[at] @ ref[at] / (ref[at] @ ref[at])) * ref):
         return say("factor", c=c)
     if bench.form != "other" and not words.keys() - {"accumulate", "lr"}:
-        if found := constant_apart(bench, n, words, got, ref, at):
-            return say(found[0], c=found[1])
-        if found := unequal_rows(bench, n, got, ref):
-            return say(found[0], **found[1])
+        if constant := constant_apart(bench, n, words, got, ref, at):
+            return say(constant[0], c=constant[1])
+        if unequal := unequal_rows(bench, n, got, ref):
+            return say(unequal[0], **unequal[1])
     elif not words and averages_shuffled_shards(bench):
         return say("another algorithm")
     return None

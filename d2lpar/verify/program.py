@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy
 from numpy.linalg import norm
@@ -119,7 +120,7 @@ class Runs:
         run = {"folder": str(folder), "processes": processes, "command": command}
         run |= {"steps": STEPS, "replay": replay and str(folder.with_name(replay))}
         run["split"] = split
-        pipes = self.server.stdin, self.server.stdout
+        pipes: Any = (self.server.stdin, self.server.stdout)
         with suppress(BrokenPipeError):
             print(json.dumps(run), file=pipes[0], flush=True)
         if not select.select([pipes[1]], [], [], self.timeout)[0]:
@@ -148,18 +149,18 @@ def check_rows(one: dict, many: list[dict]) -> list[Check]:
         return Counter(row.tobytes() for first in firsts for row in first)
 
     own = [rows(file) for file in many]
-    total, N = sum(own, Counter()), len(many)
+    total: Counter = sum(own, Counter())
+    N = len(many)
+    sizes = sum(total.values()), sum(rows(one).values())
     if N > 1 and all(counter == own[0] for counter in own):
         line = "each process gets the same rows: is a DistributedSampler missing?"
         return [Check("rows", "wrong", line, "same rows")]
     if total == rows(one):
-        return [Check("rows", "right", f"{total.total()} in the first step")]
-    more = total.total() - rows(one).total()
+        return [Check("rows", "right", f"{sizes[0]} in the first step")]
+    more = sizes[0] - sizes[1]
     if set(total) <= set(rows(one)) and abs(more) < N:
         mistake = "repeated rows" if more > 0 else "dropped rows"
-        line = (
-            f"{total.total()} on {N} processes, {rows(one).total()} on one: {mistake}"
-        )
+        line = f"{sizes[0]} on {N} processes, {sizes[1]} on one: {mistake}"
         return [Check("rows", "wrong", line, mistake)]
     line = f"{N} processes draw other rows than one"
     return [Check("rows", "skipped", f"{line}: one process gets theirs instead")]

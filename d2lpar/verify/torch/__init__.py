@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -75,11 +75,12 @@ def parameters(net: torch.nn.Module) -> list[torch.Tensor]:
 
 def received(workers: list) -> list:
     """Return each worker's answer: arrays, an exception, or None if it still waits."""
-    answers: dict[Connection, Any] = {}
-    pipes, until = {pipe: process for process, pipe in workers}, None
+    answers: dict[Any, Any] = {}
+    pipes: dict[Any, Any] = {pipe: process for process, pipe in workers}
+    until: float | None = None
     while len(answers) < len(pipes):
         left = None if until is None else max(0, until - time.monotonic())
-        ready = wait([pipe for pipe in pipes if pipe not in answers], left)
+        ready: list[Any] = wait([pipe for pipe in pipes if pipe not in answers], left)
         if not ready:
             break
         for pipe in ready:

@@ -208,8 +208,8 @@ def without_gpus() -> None:
     distributed.init_process_group = init_process_group
     wrap.__init__ = init  # type: ignore[method-assign]
     for kind in (nn.Module, torch.Tensor):
-        kind.to = stays(kind.to)  # type: ignore[attr-defined]
-        kind.cuda = lambda self, *_, **__: self  # type: ignore[attr-defined]
+        kind.to = stays(kind.to)  # type: ignore
+        kind.cuda = lambda self, *_, **__: self  # type: ignore
     torch.cuda.set_device = lambda *_: None
     torch.cuda.device_count = lambda: 8  # as a machine that runs such programs has
     if hasattr(torch, "accelerator"):

@@ -175,7 +175,9 @@ def train(net, X, y, lr, steps=1, clip_norm=None, accumulate=1):
                 wrapped.set_requires_gradient_sync(not waits)
             with (
                 wrapped.no_sync() if wraps and waits else nullcontext(),
-                torch.autocast("cpu", torch.bfloat16) if casts else nullcontext(),
+                torch.autocast(X.device.type, torch.bfloat16)
+                if casts
+                else nullcontext(),
                 Join([wrapped]) if PROGRAM == "join" and not waits else nullcontext(),
             ):
                 if PROGRAM == "join" and len(piece) == 0:

@@ -15,12 +15,7 @@ from d2lpar.epochs import Epoch, check_settings, on_device
 from d2lpar.errors import DivergedError
 from d2lpar.lenet.network import padded, unpadded
 from d2lpar.lenet.state import TrainingState, setup
-from d2lpar.parallel import (
-    allreduce_in_tree,
-    pushed_together,
-    split_batch,
-    train_batch,
-)
+from d2lpar.parallel import allreduce_in_tree, pushed_together, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.step_checks import as_array
 
@@ -45,9 +40,8 @@ def train(
     :class:`DeviceError`, and :class:`DivergedError` after an epoch whose loss or
     parameters are not finite; the `state` stays as before it.
 
-    `same_bits` trains a replica for each of a batch's 8 chunks, so that no bit depends
-    on the number of devices, if their threads and processors are the same; on GPUs only
-    with `d2lpar.runs.job.DETERMINISTIC` set. The records then have `params_sha256`.
+    `same_bits` trains a replica for each of a batch's 8 chunks: no bit depends on the
+    number of devices, on GPUs with the variables of `d2lpar run --deterministic`.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)

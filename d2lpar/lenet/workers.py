@@ -31,7 +31,6 @@ def train(
     """Train as one of `workers`, yielding one record per epoch.
 
     All must be given the same data and state. Loss and accuracy are those of all.
-    Raises :class:`SettingError` for `same_bits`, which one process alone can give.
     """
     if same_bits:
         raise SettingError("same_bits: servers add what arrives first")

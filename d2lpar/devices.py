@@ -205,20 +205,16 @@ def check_count(count: int, available: int) -> None:
 
 
 def for_chunks(of_devices: Sequence[T]) -> list[T]:
-    """Return the item of each of a batch's 8 chunks, of a list with one per device.
+    """Return the items of a batch's 8 chunks, which devices with an item each share.
 
-    The devices take turns. Replicas on ``for_chunks(devices)`` are trained with the
-    same bits on any number of devices. Raises :class:`DeviceError` for more than 8.
+    Raises :class:`DeviceError` for more than 8 devices.
 
     >>> for_chunks(["cpu(0)", "cpu(1)", "cpu(2)"])[:5]
     ['cpu(0)', 'cpu(1)', 'cpu(2)', 'cpu(0)', 'cpu(1)']
     """
-    if len(of_devices) > CHUNKS:
-        raise DeviceError(
-            f"{len(of_devices)} devices for {CHUNKS} chunks of a batch: with the same "
-            f"bits use at most {CHUNKS} devices, as by --num-devices 1,{CHUNKS}"
-        )
-    return [of_devices[k % len(of_devices)] for k in range(CHUNKS)]
+    if (count := len(of_devices)) > CHUNKS:
+        raise DeviceError(f"{count} devices for {CHUNKS} chunks: use {CHUNKS} or fewer")
+    return [of_devices[k % count] for k in range(CHUNKS)]
 
 
 def default_counts(available: int) -> list[int]:

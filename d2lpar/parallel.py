@@ -141,31 +141,25 @@ def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
 def allreduce_in_tree(device_params: Sequence[Sequence[np.ndarray]]) -> None:
     """Sum each gradient over the replicas, in place, as :func:`sum_in_tree` does.
 
-    As `reduce` of `train_batch`, with replicas on ``devices.for_chunks(devices)``, it
-    makes the step's bits independent of the number of devices.
+    With replicas on ``devices.for_chunks(devices)`` it is a `reduce` of `train_batch`
+    that makes a step's bits independent of the number of devices.
     """
-    grads = [
-        [params.grads]
-        if hasattr(params, "grads")
-        else [p.grad for p in _untied(params)]
-        for params in device_params
-    ]
-    for of_all in zip(*grads):
+
+    def grads(params):
+        flat = getattr(params, "grads", None)  # of a bucket
+        return [p.grad for p in _untied(params)] if flat is None else [flat]
+
+    for of_all in zip(*map(grads, device_params)):
         total = sum_in_tree(of_all)
         for other in of_all[1:]:
             total.copyto(other)
 
 
 def sum_in_tree(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Add equal-shaped arrays in pairs, in an order that only their number determines.
+    """Add equal-shaped arrays into the first one, which is returned, in a fixed order.
 
-    Eight are summed as ``((0+4) + (2+6)) + ((1+5) + (3+7))``. Devices that take turns
-    add their own first. The sum replaces the first array, which is returned; others
-    change, too.
-
-    >>> arrays = [np.array([2.0**k]) for k in range(5)]
-    >>> sum_in_tree(arrays), arrays[1]
-    (array([31.]), array([18.]))
+    Eight are summed as ``((0+4) + (2+6)) + ((1+5) + (3+7))``, so that devices which
+    take turns add their own arrays first. The other arrays change, too.
     """
     while len(arrays) > 1:
         half = (len(arrays) + 1) // 2

@@ -117,15 +117,14 @@ def test_allreduce_of_any_shape_and_dtype(num_devices, shape, dtype, seed):
 
 
 def test_a_tree_adds_in_an_order_of_its_own():
-    """Of 1e8, 1, 1, 1, 1, -1e8, 1, 1 each order in float32 keeps other ones."""
-    data = [1e8, 1, 1, 1, 1, -1e8, 1, 1]
-    pairs = [((data[i] + data[i + 4]), (data[i + 2] + data[i + 6])) for i in (0, 1)]
-    (a, b), (c, d) = numpy.float32(pairs)
-    expected = (a + b) + (c + d)
+    """Of these numbers each order of sums in float32 loses other ones."""
+    data = numpy.float32([1e8, 1, 1, 1, 1, -1e8, 1, 1])
+    a, b, c, d = data[:4] + data[4:]
+    expected = (a + c) + (b + d)
+    assert expected != data.sum(dtype="float64")
     for count in range(1, 9):
         arrays = [np.full(2, v, ctx=CPUS[k % count]) for k, v in enumerate(data)]
         assert parallel.sum_in_tree(arrays).tolist() == [expected, expected]
-    assert expected != numpy.float32(sum(data))
 
 
 def test_contexts_draw_different_repeatable_dropout_masks():

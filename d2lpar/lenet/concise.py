@@ -169,10 +169,13 @@ def train_chunks(
 ) -> list[np.ndarray]:
     """Take the step of :func:`train_shards` on chunks, which devices take in turn.
 
-    The gradients are added by :func:`~d2lpar.parallel.sum_in_tree`, whoever computed
-    them, so that the bits depend on the chunks alone.
+    Its bits depend on the chunks alone, whose gradients are summed in a fixed order.
     """
-    replicas = gradients(trainer)
+    if isinstance(trainer, BucketTrainer):
+        replicas = [[flat] for flat in trainer._grads]
+    else:
+        trained = [p.list_grad() for p in trainer._params if p.grad_req != "null"]
+        replicas = list(map(list, zip(*trained)))
     losses, of_chunks = [], []
     for first in range(0, len(chunks), len(replicas)):
         some = chunks[first : first + len(replicas)]
@@ -184,14 +187,6 @@ def train_chunks(
             total.copyto(grad)
     trainer.update(global_batch_size)
     return losses
-
-
-def gradients(trainer: gluon.Trainer | BucketTrainer) -> list[list]:
-    """Return the arrays of gradients that a trainer sums, a list per device."""
-    if isinstance(trainer, BucketTrainer):
-        return [[flat] for flat in trainer._grads]
-    trained = [p.list_grad() for p in trainer._params if p.grad_req != "null"]
-    return [list(of_device) for of_device in zip(*trained)]
 
 
 @gluon_block

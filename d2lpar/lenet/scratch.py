@@ -47,9 +47,8 @@ def train(
     :class:`DeviceError`, and :class:`DivergedError` after an epoch whose loss or
     parameters are not finite; the `state` stays as before it.
 
-    `same_bits` trains a replica for each of a batch's 8 chunks, so that no bit depends
-    on the number of devices, if their threads and processors are the same; on GPUs only
-    with `d2lpar.runs.job.DETERMINISTIC` set. The records then have `params_sha256`.
+    `same_bits` trains a replica for each of a batch's 8 chunks: no bit depends on the
+    number of devices, on GPUs with the variables of `d2lpar run --deterministic`.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)

@@ -42,13 +42,11 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
     """Return a line of progress for a record line, or ""."""
     of_all = f"/{num_epochs}" if num_epochs else ""
     if isinstance(line, EpochRecord):
-        words = (
+        sha256 = f", SHA-256 {line.params_sha256[:12]}" if line.params_sha256 else ""
+        return (
             f"epoch {line.epoch}{of_all}, loss {line.train_loss:.3f}, accuracy "
-            f"{line.test_acc:.3f}, {line.seconds:.3g} s"
+            f"{line.test_acc:.3f}, {line.seconds:.3g} s{sha256}"
         )
-        if line.params_sha256:
-            words += f", SHA-256 {line.params_sha256[:12]}"
-        return words
     if isinstance(line, GanEpochRecord):
         return (
             f"epoch {line.epoch}{of_all}, loss of D {line.d_loss:.3f}, of G "

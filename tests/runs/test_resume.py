@@ -202,14 +202,10 @@ def test_a_run_that_contradicts_its_checkpoint_is_refused(three_epochs, tmp_path
 
 
 def test_with_the_same_bits_the_threads_stay(tmp_path):
-    now = a_header(**SETTINGS, same_bits=True, threads=2)
-    before = a_header(**SETTINGS, same_bits=True, threads=1)
+    before, now = (a_header(same_bits=True, threads=n) for n in (1, 2))
     state = lenet.start(0)
-    state.epoch = 1
-    lines = (before, an_epoch(1))
-    saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), lines)
+    saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), (before,))
     path = str(checkpoints.save(tmp_path, saved))
-    assert Resumable(before, state, tmp_path, resume=path).epochs_to_go == 3
     with pytest.raises(CheckpointError, match="trained with threads 1; "):
         Resumable(now, state, tmp_path, resume=path)
 

@@ -28,8 +28,14 @@ else:
 
 def _alias(name: str, module: str) -> types.ModuleType:
     """Let `name` be imported, too; it has what `module` has, loaded on first use."""
+
+    def load(attribute: str) -> object:
+        if attribute.startswith("__"):  # `inspect` asks each module for its file
+            raise AttributeError(attribute)
+        return getattr(import_module(module), attribute)
+
     alias = sys.modules[f"{__name__}.{name}"] = types.ModuleType(module)
-    alias.__getattr__ = lambda attribute: getattr(import_module(module), attribute)
+    alias.__getattr__ = load
     alias.__dir__ = lambda: dir(import_module(module))
     return alias
 

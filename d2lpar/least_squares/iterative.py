@@ -124,7 +124,8 @@ class _Search:
     """The best x so far with its residual and true gradient, and when to stop."""
 
     def __init__(self, shards: RowShards, tol: float, max_iterations: int, x0) -> None:
-        if not isinstance(tol, numbers.Real) or not 0 < tol < 1:
+        is_number = isinstance(tol, numbers.Real)
+        if not is_number or not 0 < tol < 1:
             raise ValueError(f"tol {tol!r}: write a number between 0 and 1")
         check_whole("max_iterations", max_iterations)
         self.shards, self.tol, self.max_iterations = shards, tol, max_iterations

@@ -40,7 +40,7 @@ def read(path: str | Path) -> Run:
         raise RecordError(f"{path}: not a regular file; name a record (.jsonl)")
     with naming(path):
         content = path.read_bytes()
-    texts = content.splitlines()
+    texts = content.rstrip(b"\r\n").splitlines()
     lines: list = []
     for number, text in enumerate(texts, 1):
         try:

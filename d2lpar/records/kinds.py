@@ -30,6 +30,7 @@ Weights = Literal["trained", "stretched", "equalised"]
 Name = Annotated[str, Meta(pattern=r"\A[\w+=][\w.,+= -]{0,99}\Z")]
 Variant = Annotated[str, Meta(pattern=r"\A([\w+=][\w.,+= -]{0,99})?\Z")]
 
+
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """What was measured at one time; `repeat` counts repeated runs from 0.
 
@@ -75,7 +76,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
         # Names of files are made of these, too.
         threads = self.settings.get("threads")
         if threads is not None and not (type(threads) is int and 1 <= threads <= 1024):
-            raise ValueError(f"settings.threads is {str(threads)[:40]!r}, not 1 to 1024")
+            raise ValueError(
+                f"settings.threads is {str(threads)[:40]!r}, not 1 to 1024"
+            )
         if "/" in self.date or len(self.date) > 40:
             raise ValueError(f"date is {self.date[:40]!r}")
 

@@ -103,6 +103,8 @@ def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndar
 
 def check_pixels(name: str, X: numpy.ndarray, shape: tuple[int, ...]) -> None:
     """Raise :class:`SettingError` unless X are uint8 images (n, *shape) in 0..255."""
+    if not isinstance(X, numpy.ndarray):
+        raise SettingError(f"{name} are a {type(X).__name__}: write a NumPy array")
     if X.dtype != numpy.uint8:  # in [0, 1] they would become black
         raise SettingError(f"{name} are {X.dtype}: write uint8 from 0 to 255")
     if X.shape[1:] != shape or len(X) == 0:
@@ -125,6 +127,19 @@ def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
     check_whole("global-batch-size", global_batch_size, MAX_COUNT)
     check_whole("num-epochs", num_epochs, MAX_COUNT)
     check_rate(lr)
+
+
+def check_state(state: Any, workload: str, seed: int) -> None:
+    """Raise TypeError for a state of another training, SettingError for another seed.
+
+    A state has its own seed; 0, the default, does not contradict it.
+    """
+    if getattr(state, "workload", None) != workload:
+        raise TypeError(f"state is a {type(state).__name__}: write {workload}.start(0)")
+    if seed not in (0, state.seed):
+        raise SettingError(
+            f"seed {seed}: the state has seed {state.seed}; leave it out"
+        )
 
 
 def check_whole(name: str, value: int, most: int | None = None) -> None:

@@ -215,12 +215,16 @@ def bytes_along(axes: Axes, name: str) -> None:
 
 
 def epochs_along(axes: Axes, runs: Sequence[Run] = ()) -> None:
-    """Show whole epochs on the x axis; draw a thin line where a run was resumed."""
+    """Show whole epochs on the x axis; a line where a run was resumed, in words."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
     resumed = {run.header.settings.get("resumed_at") for run in runs}
     for epoch in sorted(resumed - {None}):
         axes.axvline(epoch, color="0.5", lw=0.8, ls=LINES[2])
+        axes.annotate(
+            "of the checkpoint ", (epoch, 1), xycoords=("data", "axes fraction"),
+            color="0.4", fontsize="x-small", rotation=90, ha="right", va="top",
+        )  # fmt: skip
 
 
 def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **style):

@@ -71,12 +71,18 @@ def curves(
     label: str = "test accuracy",
     by_seconds: bool = False,
 ) -> None:
-    """Draw values by epoch or seconds of training: medians in the band of repeats."""
+    """Draw values by epoch or seconds of training: medians in the band of repeats.
+
+    The seconds are those of epochs that were trained here, not before a checkpoint.
+    """
     for k, run in enumerate(runs):
         by_epoch, color = values_of(run), page.count_color(k)
         repeats, along = list(by_epoch.values()), list(by_epoch)
         if by_seconds:
-            epochs = group(run.epochs, lambda e: e.epoch, lambda e: e.seconds)
+            own = [e for e in run.epochs if e.resumed != "elsewhere"]
+            epochs = group(own, lambda e: e.epoch, lambda e: e.seconds)
+            by_epoch = {epoch: by_epoch[epoch] for epoch in epochs}
+            repeats = list(by_epoch.values())
             passed = dict(zip(epochs, accumulate(map(median, epochs.values()))))
             along = [passed[epoch] for epoch in by_epoch]
         # Data-parallel training gives the *same* curve on every device count, so later
@@ -97,7 +103,8 @@ def curves(
         low, high = list(map(min, repeats)), list(map(max, repeats))
         axes.fill_between(along, low, high, color=color, alpha=0.18, lw=0)
     if by_seconds:
-        axes.set_xlabel("seconds of training")
+        resumed = any("resumed_at" in run.header.settings for run in runs)
+        axes.set_xlabel("seconds of training" + ", here" * resumed)
         axes.set_xlim(left=0)
     else:
         page.epochs_along(axes, runs)

@@ -16,6 +16,7 @@ from d2lpar.epochs import (
     check_loss,
     check_pixels,
     check_settings,
+    check_state,
     check_whole,
     choose,
     shuffled,
@@ -59,8 +60,12 @@ def train(
     check_whole("frames-every", frames_every)
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
+    if not hasattr(data, "X"):
+        raise TypeError(f"data is a {type(data).__name__}: write datasets' faces")
     check_pixels("faces", data.X, (3, 24, 24))
-    state = start(seed, width, d_norm) if state is None else state
+    if state is None:
+        state = start(seed, width, d_norm)
+    check_state(state, TrainingState.workload, seed)
     nets, last = Nets(state, devices, lr, beta1), state.epoch + num_epochs
     faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
     maker = FrameMaker(state, data, devices[0])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from d2lpar import datasets
 from d2lpar._mxnet import mx
 from d2lpar.book_lenet import init_lenet
-from d2lpar.epochs import check_params, check_pixels, choose
+from d2lpar.epochs import check_params, check_pixels, check_state, choose
 from d2lpar.errors import SettingError
 from d2lpar.records.kinds import EpochRecord
 
@@ -73,15 +73,26 @@ def setup(
     data: datasets.ImageData | None,
     state: TrainingState | None,
 ) -> tuple[list[mx.Context], datasets.ImageData, TrainingState]:
-    """Fill in the defaults of a training; raise SettingError for other images."""
+    """Return a training's contexts, data and state.
+
+    Raises SettingError for other images and another seed than the state's, TypeError
+    for other kinds of data and state.
+    """
     contexts = choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
+    if not hasattr(data, "X_train"):
+        raise TypeError(f"data is a {type(data).__name__}: write datasets.ImageData")
+    if state is not None:
+        check_state(state, TrainingState.workload, seed)
     parts = (data.X_train, data.y_train), (data.X_test, data.y_test)
     for name, (X, y) in zip(("training", "test"), parts):
         check_pixels(f"{name} images", X, (28, 28))
-        if numpy.shape(y) != X.shape[:1]:
+        y = numpy.asarray(y)
+        if y.dtype.kind not in "iuf":
+            raise SettingError(f"{name} labels are {y.dtype}: write integers")
+        if y.shape != X.shape[:1]:
             raise SettingError(
-                f"{name} labels {numpy.shape(y)}: write a class for each of {len(X)}"
+                f"{name} labels {y.shape}: write a class for each of {len(X)}"
             )
         wrong = y[~numpy.isin(y, numpy.arange(10))]
         if wrong.size:

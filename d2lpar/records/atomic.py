@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from d2lpar.errors import SettingError
 
 
 @contextmanager
@@ -36,6 +40,23 @@ def replacing(path: str | Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def regular(path: str, flags: int) -> int:
+    """Open a regular file: an opener for :func:`open`.
+
+    A link would overwrite its target, a pipe would wait for a reader.
+    """
+    try:
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise OSError(17, "Not a regular file: kept as is", str(path)) from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(17, "Not a regular file: kept as is", str(path))
+    return file
+
+
 def check_writable(folder: str | Path) -> None:
     """Make a folder and check that files can be written there; raise OSError if not."""
     try:
@@ -47,7 +68,12 @@ def check_writable(folder: str | Path) -> None:
 
 
 def output_folder(out: str | Path | None = None) -> Path:
-    """Return where all outputs go: `out`, or else D2LPAR_OUT, or else ``runs``."""
+    """Return where all outputs go: `out`, or else D2LPAR_OUT, or else ``runs``.
+
+    Raises :class:`SettingError` for an empty `out`, as of a variable that is not set.
+    """
+    if out == "":
+        raise SettingError("--out '': write a folder; it is empty")
     return Path(out or os.environ.get("D2LPAR_OUT") or "runs").expanduser()
 
 

@@ -18,7 +18,7 @@ import numpy
 from d2lpar.errors import CheckpointError, RecordError, first_line
 from d2lpar.records import files
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import Header, Line
+from d2lpar.records.kinds import EPOCHS, HEADERS, Header, Line
 
 log = logging.getLogger("d2lpar")
 
@@ -55,7 +55,12 @@ class Checkpoint:
 
     def restore(self, like: Any) -> Any:
         """Return the state, of the class of a state `like`."""
-        return type(like).restore(self.tensors, self.facts)
+        try:
+            return type(like).restore(self.tensors, self.facts)
+        except (LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.path}: not a checkpoint of d2lpar ({first_line(error)[:100]})"
+            ) from None
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -105,9 +110,27 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
             f"({first_line(error)[:100]}); use another one"
         ) from None
     checkpoint = Checkpoint(content.workload, tensors, content.facts, lines, path)
+    _check_content(checkpoint)
     if like is not None:
         _check_fits(checkpoint, like)
     return checkpoint
+
+
+def _check_content(checkpoint: Checkpoint) -> None:
+    """Raise :class:`CheckpointError` unless the facts are those of the lines."""
+    lines, facts = checkpoint.lines, checkpoint.facts
+    epochs = [line.epoch for line in lines if isinstance(line, EPOCHS)]
+    if not isinstance(next(iter(lines), None), Header):
+        found = "its lines do not begin with a header"
+    elif any(isinstance(line, HEADERS) for line in lines[1:]):
+        found = "it has several headers"
+    elif not all(facts.get(name, -1) >= 0 for name in ("epoch", "seed")):
+        found = f"epoch or seed is missing or negative: {str(facts)[:60]}"
+    elif epochs != sorted({*epochs}) or epochs[-1:] != [checkpoint.epoch]:
+        found = f"its lines are not those of epochs up to {checkpoint.epoch}"
+    else:
+        return
+    raise CheckpointError(f"{checkpoint.path}: not a checkpoint of d2lpar ({found})")
 
 
 def _check_fits(checkpoint: Checkpoint, like: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from d2lpar.errors import RecordError
-from d2lpar.records.atomic import replacing
+from d2lpar.records.atomic import naming, replacing
 from d2lpar.records.kinds import HEADERS, AnyLine, BenchmarkHeader, Header, Line, Run
 
 log = logging.getLogger("d2lpar")
@@ -38,8 +38,9 @@ def read(path: str | Path) -> Run:
     path = Path(path)
     if path.exists() and not path.is_file():  # a pipe would wait for a writer
         raise RecordError(f"{path}: not a regular file; name a record (.jsonl)")
-    content = path.read_bytes()
-    texts = content.splitlines()
+    with naming(path):
+        content = path.read_bytes()
+    texts = content.rstrip(b"\r\n").splitlines()
     lines: list = []
     for number, text in enumerate(texts, 1):
         try:
@@ -82,7 +83,7 @@ def recipe_of(header: Header) -> str:
     if header.workers > 1:
         parts.append(f"{header.workers}workers")
     if threads is not None:
-        parts.append(f"{int(threads)}thread")  # it becomes part of a path
+        parts.append(f"{threads}thread")
     parts += [name for name in ("tf32", "deterministic") if header.gpu_build.get(name)]
     return "-".join(parts)
 

@@ -73,6 +73,16 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     gpu_build: dict[str, Any] = {}  # of :mod:`d2lpar.machine`; {} on CPUs
     lenet_channels: Optional[tuple[int, int]] = None  # where not the book's 20, 50
 
+    def __post_init__(self) -> None:
+        # Names of files are made of these, too.
+        threads = self.settings.get("threads")
+        if threads is not None and not (type(threads) is int and 1 <= threads <= 1024):
+            raise ValueError(
+                f"settings.threads is {str(threads)[:40]!r}, not 1 to 1024"
+            )
+        if "/" in self.date or len(self.date) > 40:
+            raise ValueError(f"date is {self.date[:40]!r}")
+
 
 class BenchmarkHeader(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="benchmark"

@@ -41,16 +41,19 @@ SECONDS = 10  # between two lines of a log, unless it counts epochs
 def in_words(line: Line, num_epochs: int = 0) -> str:
     """Return a line of progress for a record line, or ""."""
     of_all = f"/{num_epochs}" if num_epochs else ""
+    if isinstance(line, EPOCHS):  # those of a checkpoint may be of other devices
+        elsewhere = line.resumed == "elsewhere"
+        seconds = "of the checkpoint" if elsewhere else f"{line.seconds:.3g} s"
     if isinstance(line, EpochRecord):
         sha256 = f", SHA-256 {line.params_sha256[:12]}" if line.params_sha256 else ""
         return (
             f"epoch {line.epoch}{of_all}, loss {line.train_loss:.3f}, accuracy "
-            f"{line.test_acc:.3f}, {line.seconds:.3g} s{sha256}"
+            f"{line.test_acc:.3f}, {seconds}{sha256}"
         )
     if isinstance(line, GanEpochRecord):
         return (
             f"epoch {line.epoch}{of_all}, loss of D {line.d_loss:.3f}, of G "
-            f"{line.g_loss:.3f}, {line.seconds:.3g} s"
+            f"{line.g_loss:.3f}, {seconds}"
         )
     if isinstance(line, PointRecord):
         return f"iteration {line.iteration}, residual {line.residual_norm:.4g}"

@@ -81,6 +81,9 @@ def _runs_in(folder: Path) -> list[Run]:
                 runs.append(run)
         except (D2lparError, OSError) as error:
             log.warning("index.html leaves a record out: %s", error)
+        except Exception as error:  # a stranger's record must not end a measurement
+            why = f"{type(error).__name__}: {first_line(error)}"
+            log.warning("index.html leaves out %s (%s)", path, why)
     return runs
 
 

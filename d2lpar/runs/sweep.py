@@ -14,7 +14,7 @@ from pathlib import Path
 from d2lpar import process
 from d2lpar.errors import DiedError, RecordError, RunError
 from d2lpar.records import files
-from d2lpar.records.atomic import naming
+from d2lpar.records.atomic import naming, regular
 from d2lpar.records.kinds import Header, Line, Run
 from d2lpar.runs.job import Job
 from d2lpar.text import plural
@@ -36,7 +36,7 @@ class GrowingRecord:
         self.lines: list[Header | Line] = []
         self.path = folder / f"{run}.partial.jsonl"
         self.final = folder / f"{run}.jsonl"
-        self.file = open(self.path, "a+", encoding="utf-8")
+        self.file = open(self.path, "a+", encoding="utf-8", opener=regular)
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -69,15 +69,21 @@ class GrowingRecord:
             if count_lines(self.final) > len(self.lines):
                 former = self.final.rename(named_by_date(self.final))
                 self.replaced += f" (it was longer, and is kept as {former.name})"
-        os.replace(self.path, self.final)
         header, *lines = self.lines
+        if self.path.exists():
+            os.replace(self.path, self.final)
+        else:  # its folder was deleted meanwhile
+            files.write(self.final, header, lines)
         return Run(header, tuple(lines), self.final)
 
     def close(self) -> None:
         """Release the file; an unfinished one stays if it holds a result."""
         if len(self.lines) == 1:
             self.path.unlink(missing_ok=True)
-        elif self.path.exists():
+        elif not self.final.exists() and not self.path.exists():
+            header, *lines = self.lines
+            files.write(self.path, header, lines)  # its folder was deleted meanwhile
+        if len(self.lines) > 1 and self.path.exists():
             log.warning("%s keeps what was measured", self.path)
         self.file.close()
 

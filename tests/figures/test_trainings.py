@@ -36,6 +36,18 @@ def test_accuracy_curves_are_medians_of_the_repeats():
     np.testing.assert_allclose(later.get_ydata(), [0.2, 0.3])
 
 
+def test_epochs_of_a_checkpoint_are_not_this_runs_seconds():
+    epochs = [epoch(k, 9.0, resumed="elsewhere") for k in (1, 2)]
+    epochs += [epoch(3, 2.0, resumed="here"), epoch(4, 1.0)]
+    settings = {**ONE.header.settings, "resumed_at": 2}
+    run = Run(header(settings=settings), tuple(epochs), ONE.path)
+    by_epoch, by_seconds = figure.pictures([run])["accuracy"].axes
+    assert list(by_epoch.get_lines()[0].get_xdata()) == [1, 2, 3, 4]
+    assert [t.get_text().strip() for t in by_epoch.texts] == ["of the checkpoint"]
+    assert list(by_seconds.get_lines()[0].get_xdata()) == [2.0, 3.0]
+    assert by_seconds.get_xlabel() == "seconds of training, here"
+
+
 def test_rows_are_medians_without_the_warm_up():
     runs = [
         training(2, (7.0, 1.25, 1.25, 1.25, 1.25)),

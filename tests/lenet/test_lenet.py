@@ -1,6 +1,8 @@
 """LeNet's training, from scratch and in Gluon: the two must tell the same story."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -279,3 +281,21 @@ def test_channels_by_vector_instructions(monkeypatch, flags, allowed, expected):
     chosen = network.IN_BLOCKS if expected else network.CHANNELS
     assert network.device_channels("cpu") == chosen
     assert network.device_channels("gpu") == network.CHANNELS
+
+
+@BOTH
+def test_data_and_states_of_another_kind_are_named(implementation, data):
+    def refused(error, says, **changes):
+        call = {"devices": "cpu:1", "data": data, **changes}
+        with pytest.raises(error, match=says):
+            next(implementation.train(**call))
+
+    refused(TypeError, "data is a tuple: write datasets.ImageData", data=tuple(data))
+    of_a_gan = SimpleNamespace(workload="gan", seed=0)
+    refused(TypeError, r"state is a SimpleNamespace: write lenet.start", state=of_a_gan)
+    state = lenet.start(3)
+    refused(SettingError, "seed 4: the state has seed 3; leave it", state=state, seed=4)
+    text = replace(data, y_train=data.y_train.astype(str))
+    refused(SettingError, "training labels are <U.*: write integers", data=text)
+    lists = replace(data, X_test=data.X_test.tolist())
+    refused(SettingError, "test images are a list: write a NumPy array", data=lists)

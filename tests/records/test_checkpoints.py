@@ -1,9 +1,12 @@
 """Checkpoints: what goes in comes out, and what is damaged or foreign is refused."""
 
+import json
 import logging
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from support.factories import epoch as an_epoch
 from support.factories import header as a_header
 
@@ -141,3 +144,42 @@ def test_where_there_is_none_it_says_what_to_do(tmp_path):
     spoil(checkpoints.save(tmp_path, a_checkpoint()))
     with pytest.raises(CheckpointError, match="no good checkpoint"):
         checkpoints.newest(tmp_path, "cpu2", State())
+
+
+@pytest.mark.parametrize(
+    ("facts", "lines", "says"),
+    [
+        ({}, None, "epoch or seed is missing"),
+        ({"epoch": -5, "seed": 0}, None, "epoch or seed is missing or negative"),
+        ({"epoch": 3, "seed": -1}, None, "epoch or seed is missing or negative"),
+        ({"epoch": 2, "seed": 0}, None, "not those of epochs up to 2"),
+        (None, [], "do not begin with a header"),
+        (None, [1, 2, 3], "do not begin with a header"),
+        (None, [0, 0, 1, 2, 3], "several headers"),
+        (None, [0, 3, 2, 1], "not those of epochs up to 3"),
+        (None, [0, 1, 2, 2, 3], "not those of epochs up to 3"),
+        (None, [0], "not those of epochs up to 3"),
+    ],
+)
+def test_what_was_made_by_hand_is_refused_in_a_line(tmp_path, facts, lines, says):
+    good = a_checkpoint()
+    path = checkpoints.save(tmp_path, good)
+    with safe_open(path, framework="np") as f:
+        content = json.loads(f.metadata()["d2lpar"])
+    if facts is not None:
+        content["facts"] = facts
+    if lines is not None:
+        content["lines"] = [content["lines"][k] for k in lines]
+    save_file(good.tensors, path, {"d2lpar": json.dumps(content)})
+    with pytest.raises(CheckpointError, match=f"{path.name}: not a checkpoint.*{says}"):
+        checkpoints.load(path, State())
+
+
+def test_a_state_that_cannot_be_restored_is_named():
+    class Odd(State):
+        @classmethod
+        def restore(cls, tensors, facts):
+            return ("none", "batch")[facts["epoch"]]
+
+    with pytest.raises(CheckpointError, match="not a checkpoint of d2lpar .*range"):
+        a_checkpoint().restore(Odd())

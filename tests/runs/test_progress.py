@@ -4,9 +4,10 @@ import io
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.a_study import step
-from support.factories import epoch, header, point
+from support.factories import epoch, gan_epoch, header, point
 
 from d2lpar.devices import Device
 from d2lpar.runs import progress
@@ -97,3 +98,11 @@ def test_a_terminal_shows_accuracy_and_time_left(monkeypatch):
     assert done == "2 devices: epoch 1/10, loss 1.000, accuracy 0.200, 2 s"
     bars = [line for line in lines if "1/10 epochs" in line]
     assert bars and all(" left" in line and len(line) <= columns for line in bars)
+
+
+def test_epochs_of_a_checkpoint_are_said_to_be():
+    """They may have run on another number of devices."""
+    for line in (epoch(2, 17.8), gan_epoch(2, 17.8)):
+        assert progress.in_words(line, 3).endswith(", 17.8 s")
+        line = msgspec.structs.replace(line, resumed="elsewhere")
+        assert progress.in_words(line, 3).endswith(", of the checkpoint")

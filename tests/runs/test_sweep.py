@@ -1,6 +1,7 @@
 """Measurements in fresh processes: records, repeats, failures, interrupts."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,6 +229,22 @@ def test_an_interrupted_record_stays_until_a_longer_one_is_there(tmp_path, monke
     monkeypatch.setattr(sweep, "run_job", short)
     sweep.sweep([job(tmp_path)])
     assert names(tmp_path) == ["cpu1.jsonl", "cpu1.of-2026-01-02T030405.jsonl"]
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_folder_that_is_deleted_meanwhile_loses_nothing(tmp_path, complete):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    record = sweep.GrowingRecord(folder, header(preset="quick"))
+    record.append(epoch(1))
+    shutil.rmtree(folder)
+    record.append(epoch(2))
+    if complete:
+        record.finish()
+    record.close()
+    (path,) = folder.iterdir()
+    assert path.name == f"cpu1{'' if complete else '.partial'}.jsonl"
+    assert [e.epoch for e in files.read(path).epochs] == [1, 2]
 
 
 def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path, monkeypatch):

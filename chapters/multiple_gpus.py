@@ -502,7 +502,7 @@ chapter.score()
 # With the same batch d2l saw a slowdown on GPUs. Chapter 6 explains both.
 #
 # The accuracies of d2l, 0.80 on one V100 and 0.84 on two, do not mean that two GPUs
-# learn better. Another random seed changes the accuracy by several points.
+# learn better. The accuracy changes by several points from run to run.
 #
 # ## Summary
 #

@@ -207,7 +207,7 @@ chapter.answer("% of false alarms at n = 3", 100 * shares[3]["quartiles"])
 # A A A B B B and A A B A B B, the quartiles never overlap. In four more they do not
 # overlap in about half of the cases. Together this is about `(4 + 4 / 2) / 20 = 30 %`.
 # The share of the rule of thumb falls with n, and we do not know it without such an
-# experiment. The rank test tells nothing apart at n = 3. From n = 4 on its share is
+# experiment. The rank test tells nothing apart at n = 3. From n = 4 on its true share is
 # below 5 %, for any distribution of the times.
 #
 # The same experiment works for a whole training. Run it twice, with `--out a` and with

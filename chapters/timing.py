@@ -25,7 +25,7 @@ from textwrap import fill
 
 import numpy
 
-from d2lpar import allreduce, chapter, devices, np, npx
+from d2lpar import chapter, devices, np, npx
 from d2lpar.records.comparison import false_alarms
 from d2lpar.records.kinds import TimingRecord
 
@@ -207,8 +207,8 @@ chapter.answer("% of false alarms at n = 3", 100 * shares[3]["quartiles"])
 # A A A B B B and A A B A B B, the quartiles never overlap. In four more they do not
 # overlap in about half of the cases. Together this is about `(4 + 4 / 2) / 20 = 30 %`.
 # The share of the rule of thumb falls with n, and we do not know it without such an
-# experiment. The rank test tells nothing apart at n = 3. From n = 4 on its true share is
-# below 5 %, for any distribution of the times.
+# experiment. The rank test tells nothing apart at n = 3. From n = 4 on its true share
+# is below 5 %, for any distribution of the times.
 #
 # The same experiment works for a whole training. Run it twice, with `--out a` and with
 # `--out a2`, and let `d2lpar compare A A2` compare both records of one device. It
@@ -259,36 +259,6 @@ print(fill(chapter.verdict(old[0], new[0], names, "ms", in_turn=True), 88))
 # Both versions perform the same multiplications. If the second one has about as many
 # page faults as a new array has pages, the difference is the cost of new memory. Static
 # memory (Chapter 5) and fused kernels (Chapter 13) need fewer new arrays.
-#
-# ## The cost of an all-reduce
-#
-# A second device saves work and costs an all-reduce, the sum of the arrays of all
-# devices (Chapter 1). We model its time by a fixed part plus a part that grows with the
-# bytes. LeNet's gradients are half a megabyte, 130,000 numbers. A much smaller array
-# shows the fixed part.
-
-
-# %%
-def time_allreduce(n):
-    """Milliseconds of an all-reduce of n numbers."""
-    data = [np.ones(n, ctx=device) for device in two]
-    npx.waitall()
-    start = time.perf_counter()
-    allreduce(data)
-    npx.waitall()
-    milliseconds = 1e3 * (time.perf_counter() - start)
-    assert all((array == len(two)).all() for array in data)
-    return milliseconds
-
-
-pairs = [(time_allreduce(1_000), time_allreduce(130_000)) for _ in range(9)][2:]
-small, lenets = map(median, zip(*pairs))
-print(f"1,000 numbers: {small:.3f} ms, 130,000 numbers: {lenets:.3f} ms")
-print(f"{1 - small / lenets:.0%} of LeNet's all-reduce grows with the bytes")
-
-# %% [markdown]
-# If this share is below one half, fewer and larger sums save more than fewer bytes do.
-# Chapter 7 reduces both.
 #
 # ## Four published times, checked with arithmetic
 #
@@ -399,8 +369,8 @@ chapter.score()
 #    second, `4.2e14 / 990e12 = 0.42`.)*
 # 5. Repeat the course's measurement [5]: sum 100,000 x 10 numbers in NumPy and on a
 #    device, and print `100 * (1 - device / NumPy)`, without and with waiting. *(Without
-#    waiting it is the share that a launch saves, whatever the device. A value of -900
-#    means that the device takes `1 + 900 / 100 = 10` times as long.)*
+#    waiting it is the share that a launch saves. A value of -900 means that the device
+#    takes `1 + 900 / 100 = 10` times as long.)*
 # 6. *On paper.* Two programs are timed five times each. All times of the second are
 #    smaller. In what share of cases would chance do this? What is the share for two
 #    equal programs if you stop measuring as soon as the rule says "faster"? *(There are

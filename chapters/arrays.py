@@ -64,23 +64,20 @@ chapter.answer("the device sees the change", "yes" if seen else "no")
 # %% [markdown]
 # The device's array still begins with 1, because data move only when we copy them.
 #
-# Both operands of an addition should live on the same device. MXNet raises an error if
-# one operand is on a GPU and the other one on the host. However, it does not check
-# whether they are on two different GPUs or CPU contexts. Copy one operand first,
-# `a.copyto(b.ctx) + b`, as the all-reduce of Chapter 1 does.
-#
-# Always specify the dtype of an array. The
-# [appendix](../docs/appendix.md#views-and-types-of-arrays) shows what happens
-# otherwise, and which slices share their memory.
+# Both operands of an addition must be on the same device. MXNet raises an error if one
+# operand is on a GPU and the other one on the host. However, it does not check whether
+# they are on two different GPUs or CPU contexts. Copy one operand first,
+# `a.copyto(b.ctx) + b`, as the all-reduce of Chapter 1 does. (The
+# [appendix](../docs/appendix.md#views-and-types-of-arrays) explains dtypes and views.)
 #
 # ## The time of a trip
 #
 # `2 * x` is an *element-wise* operation. No element needs the result of another one, so
 # a GPU can compute all of them at the same time. But how much of the trip is
 # arithmetic? We time the copy to the device, the operation, and the copy back, and the
-# same operation in NumPy. An MXNet call returns before its work has finished, so we
-# wait before we read the clock (Chapter 4). We repeat all four in turn and print the
-# medians. (The cell uses fewer numbers than the notes, to be quick.)
+# same operation in NumPy. We wait before we read the clock, because an MXNet call
+# returns before its work has finished (Chapter 4). The cell prints medians, for fewer
+# numbers than in the notes.
 
 
 # %%
@@ -172,15 +169,13 @@ chapter.score()
 #
 # ## Copies that do not wait
 #
-# The copies above come from ordinary memory, one after the other. Two properties make a
-# copy to a GPU faster. First, a GPU can fetch data by itself only from *pinned* memory,
-# which the operating system promises not to move. A copy from ordinary memory first
-# goes through a pinned buffer. Second, a copy from pinned memory can be *asynchronous*:
-# it runs while the GPU computes on the previous batch. In PyTorch these are
-# `DataLoader(..., pin_memory=True)` and `x.to(device, non_blocking=True)`. MXNet has
-# the context `mx.cpu_pinned()`. It queues a copy from one MXNet array to another like
-# any other operation, whereas `np.array` waits until it has copied a NumPy array.
-# Exercise 5 computes what overlapping saves.
+# A GPU can fetch data by itself only from *pinned* memory, which the operating system
+# promises not to move. A copy from ordinary memory, as above, first goes through a
+# pinned buffer. A copy from pinned memory can also be *asynchronous*: it runs while the
+# GPU computes on the previous batch (exercise 5). In PyTorch these are `DataLoader(...,
+# pin_memory=True)` and `x.to(device, non_blocking=True)`. In MXNet the context is
+# `mx.cpu_pinned()`. A copy between two MXNet arrays is queued like any other operation,
+# whereas `np.array` waits until it has copied a NumPy array.
 #
 # ## Summary
 #

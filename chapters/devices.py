@@ -29,18 +29,15 @@ from d2lpar.machine.cards import as_text, machine
 #
 # MXNet calls a device a *context*. `mx.gpu(0)`, `mx.gpu(1)`, ... are GPUs. `mx.cpu(0)`,
 # `mx.cpu(1)`, ... are queues of work on the host, each with its own threads. Python
-# appends operations to a queue, and the device computes them in order. Two devices
-# compute at the same time, because their queues are independent. CPU contexts share the
-# cores and the memory of the host. Thanks to them we can run all chapters without a
-# GPU.
+# appends operations to a queue, and background threads start them. Two devices compute
+# at the same time, because their queues are independent. CPU contexts share the cores
+# and the memory of the host. Thanks to them we can run all chapters without a GPU.
 #
-# We begin with a summary of the CPU and of every GPU. The information about GPUs comes
-# from CUDA's driver and from NVML, the library behind `nvidia-smi`.
+# The next cell prints a summary of the CPU and of every GPU. For a GPU it contains:
 #
 # - **Compute capability**: the generation of a GPU's instructions, for example 7.5 for
-#   a T4 and 9.0 for an H200. A program needs machine code for it, or intermediate code
-#   (PTX) that the driver can compile. MXNet's official GPU packages contain machine
-#   code only, for 5.0 to 8.6. (A GPU of capability 8.9 runs the code for 8.6.)
+#   a T4 and 9.0 for an H200. A program needs machine code for it. MXNet's official GPU
+#   packages have code for 5.0 to 8.6. (A GPU of capability 8.9 runs the code for 8.6.)
 # - **Memory**: a GPU has its own memory. Data must be copied into it before the GPU can
 #   work on them (Chapter 3).
 # - **Link**: the connection to the host and to other GPUs. NVLink is faster than PCIe.
@@ -69,9 +66,8 @@ print("auto:", ", ".join(map(devices.label, devices.parse("auto"))))
 # Without such a GPU, `try_gpu(7)` returns the CPU. On a machine with one GPU a timing
 # of "two GPUs" then measures a GPU and a CPU, without a warning. `mx.gpu(7)` is only a
 # name, and the error comes when an array is created there. `devices.parse` checks
-# first, and its error lists the devices that exist. For `auto` it selects every GPU
-# that MXNet can use, or else one CPU context per core. `devices.label` says what
-# computes there, and the record of a run has the same words.
+# first. For `auto` it selects every GPU that MXNet can use, or else one CPU context per
+# core.
 #
 # Second, numbers are relative. The environment variable `CUDA_VISIBLE_DEVICES` lists
 # the GPUs that a process may use, and the process numbers those from 0. With
@@ -149,10 +145,9 @@ chapter.score()
 #
 # While a training runs, `htop` in another terminal shows how busy each core is. For
 # GPUs, `GPU-Util` of `nvidia-smi` is the share of the last moments in which any kernel
-# ran. The list below its table names the processes on each GPU. [This
-# page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and nvitop, and how to
-# read their numbers. To choose two of several GPUs, take a pair that `nvidia-smi topo
-# -m` marks `NV`, for NVLink.
+# ran, and a list names the processes on each GPU
+# ([more](../docs/second-gpu.md#look-while-it-runs)). To choose two of several GPUs,
+# take a pair that `nvidia-smi topo -m` marks `NV`, for NVLink.
 #
 # ## Summary
 #

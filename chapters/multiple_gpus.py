@@ -36,22 +36,20 @@ print(all_devices)
 #
 # ![By layers, by channels, or by data](../docs/drawings/ways-to-split.svg)
 #
-# - **By layers.** Each device computes some layers, and sends their outputs to the
-#   device of the next layers. A device holds only a part of the network. However, it
-#   waits for the device before it, and it is hard to give all devices the same amount
-#   of work.
+# - **By layers.** Each device computes some layers and sends their outputs to the next
+#   device. A device holds only a part of the network, but it waits for the device
+#   before it.
 # - **By channels.** Each device computes some channels of every layer. The devices
 #   exchange outputs after every layer, so they need a fast link.
 # - **By data.** Each device holds the whole network and processes some images of the
 #   batch. The devices exchange gradients, once per step.
 #
-# We split by data, which is called *data parallelism*. It works for every network, and
-# the code of the network stays as it is. It also sends little. For a batch of 256
-# images the first pooling layer of LeNet has `256 * 3,380 = 865,280` outputs. In
-# contrast, the gradients of all parameters are 129,068 numbers, for any batch. Data
-# parallelism does not allow larger networks, because each device holds all parameters;
-# the [appendix](../docs/appendix.md#a-map-of-the-other-parallelisms) names ways to
-# split the network itself.
+# We split by data, which is called *data parallelism*. The code of the network stays as
+# it is, and little has to be sent. For a batch of 256 images the first pooling layer of
+# LeNet has `256 * 3,380 = 865,280` outputs. In contrast, the gradients of all
+# parameters are 129,068 numbers, for any batch. However, data parallelism does not
+# allow larger networks, because each device holds all parameters
+# ([appendix](../docs/appendix.md#a-map-of-the-other-parallelisms)).
 #
 # ## Data parallelism
 #
@@ -99,9 +97,9 @@ chapter.answer("% of the gradient", 100 * gradient(x[:2], y[:2]) / gradient(x, y
 # ## The network
 #
 # We use d2l's version of LeNet. It has two convolutions, each followed by ReLU and
-# average pooling, and two dense layers. Its input are images of shape (n, 1, 28, 28),
-# and its output are scores of shape (n, 10), one for each class. The parameters are an
-# argument, so that each device can pass its own copy.
+# average pooling, and two dense layers. It maps images of shape (n, 1, 28, 28) to
+# scores of shape (n, 10), one for each class. The parameters are an argument, so that
+# each device can pass its own copy.
 
 # %%
 rng = numpy.random.default_rng(0)
@@ -143,10 +141,10 @@ print("scores of 3 images:", lenet(np.ones((3, 1, 28, 28)), params).shape)
 # %% [markdown]
 # ## A replica per device
 #
-# Each device needs a copy of all parameters, which we call a *replica*. The function
-# `get_params` copies the parameters to a device and allocates memory for their
-# gradients. `copyto` always creates a new array, even on the same device. Otherwise an
-# update of one replica could change another one.
+# Each device needs a copy of all parameters, a *replica*. `get_params` copies the
+# parameters to a device and allocates memory for their gradients. `copyto` always
+# creates a new array, even on the same device. Otherwise an update of one replica could
+# change another one.
 
 
 # %%
@@ -191,10 +189,9 @@ chapter.answer("first number after two all-reduces", data[-1][0, 0].item())
 
 # %% [markdown]
 # After the first all-reduce both devices hold (3, 3). The second all-reduce adds these
-# equal arrays, which yields (6, 6). An all-reduce must therefore run exactly once per
-# step and array. Chapter 7 builds all-reduces that share the work of device 0 ([watch
-# them](../docs/players.md)). In PyTorch each device usually belongs to its own
-# process, and a communication library, such as NCCL for GPUs, computes the sum:
+# equal arrays, which yields (6, 6). Chapter 7 builds all-reduces that share the work of
+# device 0 ([watch them](../docs/players.md)). In PyTorch each device usually belongs to
+# its own process, and a communication library, such as NCCL for GPUs, computes the sum:
 #
 # <!-- fold: teaching/frameworks/pytorch_step.py allreduce -->
 #
@@ -285,9 +282,9 @@ assert agree(device_params)
 #
 # ## One device against k
 #
-# Do k devices really compute the update of one device? We start twice from the same
-# parameters, and make one step with the same batch on one device and on k devices. We
-# also compare our functions with the package's.
+# Do k devices compute the update of one device? We start from the same parameters, and
+# make one step with the same batch on one device and on k devices. We also compare our
+# functions with the package's.
 #
 # *Predict before you run*: the replicas of k devices agree to the last bit. Will the
 # parameters of one device and of k devices do so, too? Answer "yes" or "no".
@@ -323,8 +320,8 @@ assert difference < 1e-6 and largest_difference(on_k, packages) < 1e-6
 # One device adds 64 gradients in a row. Two devices add two sums of 32 gradients. This
 # rounds other intermediate results, as a section below explains. Neighbouring float32
 # numbers near 0.01 are about 1e-9 apart, so a difference of this size is rounding. It
-# can grow in a long training. Exercise 3 and
-# [this picture](../figures/benchmarks/equivalence.png) show how far.
+# can grow in a long training ([picture](../figures/benchmarks/equivalence.png),
+# exercise 3).
 #
 # ## The training loop
 #
@@ -429,9 +426,9 @@ assert hashes[0] == hashes[1]
 #
 # Each of k devices processes 1/k of the images. However, one Python thread issues the
 # operators of all devices, and eight arrays are summed in every step. We time a step
-# with a small and with a large batch. The speed of a machine drifts, so one device and
-# k devices take turns, seven times. `chapter.verdict` then says whether the two lists
-# of times differ; Chapter 4 explains its rule.
+# with a small and with a large batch. One device and k devices take turns, seven times,
+# because the speed of a machine drifts. `chapter.verdict` then says whether their times
+# differ, by a rule that Chapter 4 explains.
 
 
 # %%
@@ -464,24 +461,22 @@ for batch_size in (16, 512):
 # If each context has a core to itself, the speedup for 512 images should be near k.
 #
 # On d2l's V100s the second GPU added `0.7 s / 235 = 3 ms` to each of the 235 steps of
-# an epoch. LeNet needs 13.5 million operations per image (Chapter 4), so at the peak of
-# a V100 the arithmetic of 256 images takes only `256 * 13.5e6 / 15.7e12 = 0.22 ms`.
-# d2l's loop also waits after every step and reads its images through a data loader.
-# Chapter 6 measures these three suspects one by one.
+# an epoch. LeNet needs 13.5 million operations per image (Chapter 4). At the peak of a
+# V100 the arithmetic of 256 images therefore takes only `256 * 13.5e6 / 15.7e12 = 0.22
+# ms`. Chapter 6 asks where the 3 ms come from.
 #
 # ## Larger batches in practice
 #
-# A step is efficient if each device has enough images. In practice we therefore often
-# make the batch k times as large, so that a shard on k devices has the size of the
-# batch on one device. Three points need care:
+# With k devices we often make the batch k times as large, so that a shard is as large
+# as the batch on one device. Three points need care:
 #
-# - An epoch then has 1/k of the updates. One often increases the learning rate, for
-#   example in proportion to the batch, up to a limit that depends on the problem ([when
-#   a larger batch helps](../docs/appendix.md#larger-batches)).
-# - To compare speeds, compare epochs of *equal* batches first. A larger batch is faster
+# - An epoch then has 1/k of the updates. We usually increase the learning rate in
+#   proportion to the batch, up to a limit
+#   ([appendix](../docs/appendix.md#larger-batches)).
+# - To compare speeds, compare epochs of *equal* batches. A larger batch can be faster
 #   per image on a single device, too.
 # - Batch normalisation uses the mean of the images that it sees. Without further
-#   communication that is the mean of a shard (Chapter 10).
+#   communication these are the images of a shard (Chapter 10).
 #
 # ## On Fashion-MNIST
 #
@@ -498,17 +493,16 @@ if __name__ == "__main__":
 chapter.score()
 
 # %% [markdown]
-# By default one context has a thread on each core, and k contexts share the cores, so
-# this speedup compares two ways to use the *same* cores. With `threads=1` each context
-# uses one core, and a second context adds a second core. In records of d2l's recipe
-# with `threads=1` an epoch takes
+# By default one context has a thread on each core, and k contexts share the cores. This
+# compares two ways to use the *same* cores. With `threads=1` each context uses one
+# core, so a second context adds a core. In records of d2l's recipe an epoch then takes
 # [18.8 s](../figures/multiple_gpus/book-1thread-cpu1.jsonl "seconds per epoch") on one
 # context, and
 # [10.5 s](../figures/multiple_gpus/book-1thread-cpu2.jsonl "seconds per epoch") on two.
 # With the same batch d2l saw a slowdown on GPUs. Chapter 6 explains both.
 #
 # The accuracies of d2l, 0.80 on one V100 and 0.84 on two, do not mean that two GPUs
-# learn better. Another random seed changes the accuracy by several points.
+# learn better. The accuracy changes by several points from run to run.
 #
 # ## Summary
 #
@@ -525,8 +519,7 @@ chapter.score()
 #
 # 1. Leave out the `allreduce` in `train_batch`. What does `agree` print? Does the
 #    network still learn? *(`False`. Each of two replicas learns from its own half only,
-#    with steps about half as large, because its sum is divided by the size of the whole
-#    batch.)*
+#    with steps about half as large: its sum is divided by the size of the batch.)*
 # 2. Divide by `X_shards[0].shape[0]`, the size of a shard, instead of by the size of
 #    the batch, and compare `one_step` on k devices with `one_step` on one. *(On two
 #    devices the step is twice as large. Up to rounding it is the step of one device
@@ -534,9 +527,9 @@ chapter.score()
 # 3. Train three epochs with batches of 16 images and a learning rate of 0.02, and then
 #    of 0.2, on one device and on k. Print `largest_difference` of the first replicas
 #    (`train(...)[0]`, with `asnumpy()`). *(With 0.02 the accuracy stays at 0.100, that
-#    is, at guessing, and the parameters differ by less than 1e-4. With 0.2 both
-#    trainings learn, and their parameters differ by more than 0.1. Training is then
-#    chaotic: a rounding error grows from step to step.)*
+#    of guessing, and the parameters differ by less than 1e-4. With 0.2 both trainings
+#    learn, and their parameters differ by more than 0.1: a rounding error grows from
+#    step to step.)*
 # 4. *On paper.* Seven images go to three devices, in shards of 3, 2 and 2. Each device
 #    computes the *mean* gradient of its shard, and the three means are averaged, as
 #    DistributedDataParallel (DDP) does. Which images count more? By what must each

@@ -11,10 +11,9 @@
 # work.
 #
 # A published set of lecture notes [1] doubles 50,000,000 numbers on a T4 GPU in **0.90
-# ms**. No T4 can do this, and a line of arithmetic is enough to find out. Of four
-# published comparisons three stop the clock too early, and two results are wrong for
-# this reason. In this chapter we learn five rules for timing work that runs
-# asynchronously, and one rule for saying that something is faster.
+# ms**. No T4 can do this, as a line of arithmetic shows. Of four published comparisons
+# three stop the clock too early, and two results are wrong for this reason. We learn
+# five rules for timing, and one rule for saying that something is faster.
 #
 # Run this chapter as a notebook, or as `python chapters/timing.py --num-devices 1,2`.
 
@@ -26,7 +25,7 @@ from textwrap import fill
 
 import numpy
 
-from d2lpar import allreduce, chapter, devices, np, npx
+from d2lpar import chapter, devices, np, npx
 from d2lpar.records.comparison import false_alarms
 from d2lpar.records.kinds import TimingRecord
 
@@ -65,10 +64,10 @@ print("tan of a million numbers, medians of 10:", end=" ")
 print(f"returned {median(naive):.3f}, finished {median(waited):.3f} ms")
 
 # %% [markdown]
-# The *naive* clock of the example shows 50 ms instead of 2,000 ms, because it only
-# measures how long Python needs to enqueue the operations. This time depends on the
-# number of calls, and not on the size of the arrays (exercise 1). Early returns are
-# useful, too: while one device computes, Python enqueues the work of the next device.
+# The *naive* clock of the example shows 50 ms instead of 2,000 ms, because it measures
+# how long Python needs to enqueue the operations. This time depends on the number of
+# calls, and not on the size of the arrays (exercise 1). Early returns are useful, too:
+# while one device computes, Python enqueues the work of the next device.
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
@@ -79,8 +78,7 @@ print(f"returned {median(naive):.3f}, finished {median(waited):.3f} ms")
 #   repetitions.
 # - **Check the result** of every repetition. Wrong results are often fast.
 #
-# The function `measure` follows these three rules and the first one. Rule 5 concerns
-# the operation that we pass to it.
+# The function `measure` follows rules 1 to 4. Rule 5 concerns the operation.
 
 
 # %%
@@ -104,44 +102,41 @@ print("tan:    ", measure(lambda device: np.tan(x), two[0], right))
 print("product:", measure(lambda device: np.dot(x, x), two[0], host @ host))
 
 # %% [markdown]
-# The package provides such a function for several devices, `timing.measure`. It first
-# starts the work on every device and then waits for all of them, so that they compute
-# at the same time. It raises an error if a result is wrong, and `timing.ratio` raises
-# one if two results differ: a ratio of two different computations has no meaning.
+# For several devices the package has `timing.measure`. It starts the work on every
+# device before it waits for them, and raises an error if a result is wrong.
 #
 # ## Is it faster?
 #
-# Two programs are timed. The second one has the smaller median. Is it faster, or did
-# another program disturb the first one? If we time a program twice, the two medians
-# differ, too. A *verdict* therefore needs a rule that rarely tells equal programs
-# apart.
+# Program B has a smaller median than program A. Is it faster, or was A disturbed? If we
+# time *one* program twice, the two medians differ, too. We need a rule that rarely
+# tells equal programs apart.
 #
-# **Take turns.** The speed of a machine drifts. If we time all of A first and then all
-# of B, the drift becomes a difference. We therefore time A, B, A, B, and so on.
+# **Take turns.** The speed of a machine drifts. We therefore time A, B, A, B, and so
+# on.
 #
-# **Compare ranks.** Suppose that A and B are equally fast, and that we time each of
-# them four times. We sort the eight times. Then all orders of A's and B's are equally
-# likely, and there are 70 of them. In only two orders all times of A are on one side
-# and all times of B on the other:
+# **Compare ranks.** Suppose that A and B are equally fast. We time each of them four
+# times and sort the eight times. Then all 70 orders of A's and B's are equally likely.
+# Only two orders separate A from B:
 #
 #     A A A A B B B B   and   B B B B A A A A
 #
-# If we see one of these, chance would do the same in `2 / 70 = 2.9 %` of cases. This is
-# an exact *rank test* [2]. Two programs are told apart if chance would order them as
-# clearly in less than 5 % of cases. With three times each the share is at least `2 / 20
-# = 10 %`. Therefore the rule needs at least **four times on each side**.
+# If we see one of them, chance would separate equal programs in `2 / 70 = 2.9 %` of
+# cases. This is an exact *rank test* [2]. The rule tells two programs apart if this
+# share is below 5 %. With three times each the share is at least `2 / 20 = 10 %`.
+# Therefore the rule needs at least **four times on each side**.
 #
 # **Say how much.** The factor is the median of all ratios of a time of A and a time of
-# B. It stands with its *95 % interval*, which contains the true factor in at least 95 %
+# B. It stands with a *95 % interval*, which contains the true factor in at least 95 %
 # of cases.
 #
-# **Repeat the process.** The times of one process share its memory layout and its
-# cores. Therefore `d2lpar run` starts a process for each repetition. Inside of one
-# process, as in these cells, we also require a factor of more than 1.15. In our records
-# of cores no two processes that did the same work differ by as much.
+# **Repeat the process.** All times of one process share, for example, its memory
+# layout. Therefore `d2lpar run` starts a process for each repetition. Within one
+# process, as in these cells, the rule also requires a factor of more than 1.15. In our
+# records of cores no two processes that did the same work differ by as much. Single
+# runs are compared by such a factor, too, if their ranges do not overlap.
 #
-# `chapter.verdict` follows this rule. Are two devices faster, if each computes one half
-# of the rows? Is NumPy faster? All three take turns.
+# `chapter.verdict` follows this rule. Are two devices faster if each computes half of
+# the rows? Is NumPy faster? All three take turns.
 
 
 # %%
@@ -175,10 +170,9 @@ for name, times in (("tan on two contexts", both), ("NumPy's tan", numpys)):
     print(fill(chapter.verdict(one[1:], times[1:], names, "ms", in_turn=True), 88))
 
 # %% [markdown]
-# If each context has a core to itself, two contexts should be about twice as fast. On a
-# processor with wide vector registers NumPy computes many tangents with one
-# instruction, so it can be faster on one core than MXNet on two. Always compare several
-# devices with the best program for a single device.
+# If each context has a core to itself, two contexts should be about twice as fast. If
+# the processor has wide vector registers, NumPy computes many tangents with one
+# instruction. Always compare several devices with the best program for one device.
 #
 # ## A program compared with itself
 #
@@ -186,10 +180,10 @@ for name, times in (("tan on two contexts", both), ("NumPy's tan", numpys)):
 # rule finds is then a *false alarm*. We time the same tangent twice, in turn, as if it
 # were two programs, A and A2.
 #
-# A popular rule of thumb looks at the *quartiles*, between which the middle half of the
-# times lies. It says that two programs differ if their quartiles do not overlap. The
-# cell draws pairs of samples of n times from our measurements of *one* program, 2,000
-# pairs for each n, and counts how often a rule tells the two samples apart.
+# A popular rule of thumb uses the *quartiles*, between which the middle half of the
+# times lies. Two programs differ, it says, if their quartiles do not overlap. For each
+# n the cell draws 2,000 pairs of samples from our times of this *one* program. It
+# counts how often a rule tells the two samples of a pair apart.
 #
 # *Predict before you run*: in what percentage of the pairs does the rule of thumb raise
 # a false alarm, if each sample has n = 3 times?
@@ -209,21 +203,20 @@ for n, share in shares.items():
 chapter.answer("% of false alarms at n = 3", 100 * shares[3]["quartiles"])
 
 # %% [markdown]
-# Why so many? Of the 20 orders of three A's and three B's the rule of thumb surely
-# tells apart four, such as A A A B B B and A A B A B B. In four more orders it does so
-# in about half of the cases. Together this is about `(4 + 4 / 2) / 20 = 30 %`. More
-# repetitions help the rule of thumb, but nobody counts its false alarms. The rank test
-# never says anything at n = 3, and from n = 4 on its share is below 5 %, whatever the
-# distribution of the times is.
+# Why so many? There are 20 orders of three A's and three B's. In four of them, such as
+# A A A B B B and A A B A B B, the quartiles never overlap. In four more they do not
+# overlap in about half of the cases. Together this is about `(4 + 4 / 2) / 20 = 30 %`.
+# The share of the rule of thumb falls with n, and we do not know it without such an
+# experiment. The rank test tells nothing apart at n = 3. From n = 4 on its true share
+# is below 5 %, for any distribution of the times.
 #
-# The same experiment works for a whole training. Run `d2lpar run multiple_gpus` twice,
-# with `--out a` and `--out a2`, and compare both records of one device by `d2lpar
-# compare A A2`. It recognises that both did the same work, and prints the false alarms
-# of the rules.
+# The same experiment works for a whole training. Run it twice, with `--out a` and with
+# `--out a2`, and let `d2lpar compare A A2` compare both records of one device. It
+# recognises that both did the same work, and prints the false alarms.
 #
-# One more warning: "cannot be told" does not mean "equal". A claim that something costs
-# *nothing* needs a margin: the whole interval of the factor must lie within, for
-# example, 0.98 and 1.02.
+# "Cannot be told" does not mean "equal". If we claim that something costs nothing, we
+# need a margin: the whole interval of the factor must lie, for example, between 0.98
+# and 1.02.
 #
 # ## Rule 5: new memory costs time
 #
@@ -231,8 +224,7 @@ chapter.answer("% of false alarms at n = 3", 100 * shares[3]["quartiles"])
 # operating system provides it in pages, usually of 4 KiB each, when a page is first
 # written. This event is called a *page fault*, and the clock includes it. On CPU
 # contexts MXNet requests new memory for every result of more than 32 MB, and often for
-# smaller ones, and returns it afterwards. On GPUs it keeps freed memory for the next
-# result.
+# smaller ones. On GPUs it keeps freed memory for the next result.
 #
 # *Predict before you run*: we compute z = 2 * x for 10,240,000 numbers of 4 bytes, in a
 # new array and in an existing one. How many pages of 4 KiB does a new array need?
@@ -265,40 +257,8 @@ print(fill(chapter.verdict(old[0], new[0], names, "ms", in_turn=True), 88))
 
 # %% [markdown]
 # Both versions perform the same multiplications. If the second one has about as many
-# page faults as a new array has pages, the difference is the cost of new memory. (With
-# larger pages there are fewer faults.) Static memory (Chapter 5) and fused kernels
-# (Chapter 13) need fewer new arrays.
-#
-# ## The cost of an all-reduce
-#
-# A second device saves work and costs an all-reduce, the sum of the arrays of all
-# devices (Chapter 1). We model its time by a fixed part plus a part that grows with the
-# bytes. LeNet's gradients are half a megabyte, 130,000 numbers. A much smaller array
-# shows the fixed part.
-
-
-# %%
-def time_allreduce(n):
-    """Milliseconds of an all-reduce of n numbers."""
-    data = [np.ones(n, ctx=device) for device in two]
-    npx.waitall()
-    start = time.perf_counter()
-    allreduce(data)
-    npx.waitall()
-    milliseconds = 1e3 * (time.perf_counter() - start)
-    assert all((array == len(two)).all() for array in data)
-    return milliseconds
-
-
-pairs = [(time_allreduce(1_000), time_allreduce(130_000)) for _ in range(9)][2:]
-small, lenets = map(median, zip(*pairs))
-print(f"1,000 numbers: {small:.3f} ms, 130,000 numbers: {lenets:.3f} ms")
-print(f"{1 - small / lenets:.0%} of LeNet's all-reduce grows with the bytes")
-
-# %% [markdown]
-# If this share is below one half, fewer and larger sums save more than fewer bytes do.
-# Chapter 7 reduces both. Chapter 6 compares the cost of an all-reduce with the time
-# that a second device saves.
+# page faults as a new array has pages, the difference is the cost of new memory. Static
+# memory (Chapter 5) and fused kernels (Chapter 13) need fewer new arrays.
 #
 # ## Four published times, checked with arithmetic
 #
@@ -335,19 +295,17 @@ chapter.answer("TFLOP/s of the product", operations / 0.457 / 1e12)
 # cannot compare 15.9 TFLOP/s with a peak.
 #
 # The next cell times the four operations in NumPy and MXNet, and in PyTorch if it is
-# installed. Each library uses several *forms*: as the source wrote the operation, in
-# place, as one compiled kernel, and others. The
-# [appendix](../docs/appendix.md#what-the-processor-allows) explains them, and a
-# *roofline* plot. A row of one context uses all cores; in a row of two contexts each
-# uses half of them.
+# installed, in several *forms*: as the source wrote them, in place, as one compiled
+# kernel, and others ([appendix](../docs/appendix.md#what-the-processor-allows)). Rows
+# of one context use all cores. In rows of two contexts each uses half of them.
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("timing")
 
 # %% [markdown]
-# The next table has the published sizes, from two records: of cores, and of an H200
-# with its host. It shows the fastest form of each library.
+# Here are the published sizes, from records of cores and of an H200 with its host, each
+# library in its fastest form.
 
 # %%
 operations = ("x2", "sum", "trig", "product")
@@ -363,26 +321,24 @@ for name in ("timing/book-cpu1.jsonl", "h200/timing/book-gpu1.jsonl"):
 chapter.score()
 
 # %% [markdown]
-# Compare a device with the *fastest* row of its host. The host's rows may use all of
-# its threads, but NumPy's element-wise operations use only one. For the sum of a
-# million numbers PyTorch on the host is faster than the H200. On the H200 PyTorch
-# doubles numbers faster than MXNet. For sin^2/cos^2 MXNet's fastest form is one kernel,
-# which reads the numbers once, whereas NumPy makes a pass for each of six operations.
+# Compare a device with the *fastest* row of its host. (NumPy's element-wise operations
+# use only one of the threads.) For the sum of a million numbers PyTorch on the host is
+# faster than the H200. On the H200 PyTorch doubles numbers faster than MXNet. For
+# sin^2/cos^2 MXNet's fastest form is one kernel, which reads the numbers once, whereas
+# NumPy makes a pass for each of six operations.
 #
 # ## How much of the peak does training use?
 #
 # The *model FLOP utilisation* (MFU) is the arithmetic of a model per second divided by
-# the peak of the device. LeNet's two convolutions and two dense layers need `2 * (9 *
-# 20 * 26**2 + 500 * 50 * 9**2 + 800 * 128 + 128 * 10) = 4.5e6` operations per image for
-# the forward pass. The backward pass needs about twice as many, so a step needs 13.5e6
-# per image.
+# the peak of the device. LeNet's layers need `2 * (9 * 20 * 26**2 + 500 * 50 * 9**2 +
+# 800 * 128 + 128 * 10) = 4.5e6` operations per image for the forward pass. The backward
+# pass needs about twice as many, so a step needs 13.5e6 per image.
 #
 # In Gluon a step of 256 images takes
 # [1.16 ms](../figures/h200/scaling/book-1thread-results.txt "concise 256 | ms on 1") on
 # an H200, whose float32 peak is 67 TFLOPS. The MFU is therefore `256 * 13.5e6 / 1.16e-3
 # / 67e12 = 4.4 %`. In comparison, the largest Llama 3 was trained at an MFU of 38 to
-# 43 % on thousands of GPUs [6]. A low MFU does not show its cause. Chapter 6 looks for
-# it.
+# 43 % [6]. A low MFU does not show its cause. Chapter 6 looks for it.
 #
 # ## Summary
 #
@@ -390,23 +346,20 @@ chapter.score()
 # > `operations / peak`, and at least `bytes / bandwidth` for data that are not in a
 # > cache. "Faster" needs four times on each side, in turn, and a rank test below 5 %.
 #
-# Wait before both readings of the clock. Warm up and repeat. Report the median, its
-# range and n. Check the result, and keep new memory out of the clock. A ratio needs
-# equal work on both sides: the same numbers, the same type, the same result.
+# Warm up, repeat, and report the median, its range and n. Check the result, and keep
+# new memory out of the clock. A ratio needs equal work on both sides.
 #
 # ## Exercises
 #
 # 1. Make 10, 100 and 300 calls of `np.tan(x)` in a row, read the clock without waiting
 #    and after waiting, and divide by the number of calls. Repeat this with 10 x 10
 #    numbers. *(Without waiting it is Python's time per call, for both sizes. After
-#    waiting it is at least the larger of Python's time and the device's time. For 10 x
-#    10 numbers this can be Python's, and then both clocks nearly agree.)*
+#    waiting it is at least the larger of Python's time and the device's time.)*
 # 2. *On paper.* A core copies large arrays at 20 GB/s. It sums 1,000,000 float32
 #    numbers, again and again, in 0.1 ms each time. Is the clock wrong? How can you find
 #    out? *(`4e6 / 0.1e-3 = 40e9`, twice the bandwidth of the copy. The clock can be
-#    right if the 4 MB lie in a cache. Sum a hundred times as many numbers: 400 MB are
-#    more than the cache of nearly any processor holds, so a time far below `400e6 /
-#    20e9 = 20 ms` would be suspect.)*
+#    right if the 4 MB lie in a cache. Sum a hundred times as many numbers, which fit
+#    into no cache: a time far below `400e6 / 20e9 = 20 ms` would be suspect.)*
 # 3. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
 #    ask? *(Its float32 peak is 8.1 TFLOPS [7]. Ask whether they waited, whether the
 #    result was checked, and whether it was float32: tensor cores reach 65 in float16.)*
@@ -416,18 +369,17 @@ chapter.score()
 #    second, `4.2e14 / 990e12 = 0.42`.)*
 # 5. Repeat the course's measurement [5]: sum 100,000 x 10 numbers in NumPy and on a
 #    device, and print `100 * (1 - device / NumPy)`, without and with waiting. *(Without
-#    waiting it is the share that a launch saves, whatever the device. A value of -900
-#    means that the device takes `1 + 900 / 100 = 10` times as long.)*
+#    waiting it is the share that a launch saves. A value of -900 means that the device
+#    takes `1 + 900 / 100 = 10` times as long.)*
 # 6. *On paper.* Two programs are timed five times each. All times of the second are
 #    smaller. In what share of cases would chance do this? What is the share for two
 #    equal programs if you stop measuring as soon as the rule says "faster"? *(There are
 #    252 orders of five and five, so `2 / 252 = 0.8 %`. The second share is larger than
 #    5 %, because each look is another chance of a false alarm: fix n beforehand.)*
-# 7. How many times are needed to find a true factor of 1.2? Draw n times of A from a
+# 7. How many times does it take to find a true factor of 1.2? Draw n times of A from a
 #    normal distribution of mean 10 and standard deviation 1, and n times of B of mean
-#    12 and 1.2, and count how often `comparison.p_value(A, B) < 0.05`
-#    (`d2lpar.records.comparison`), for n = 4, 7 and 10. *(The share grows with n.
-#    Choose the smallest n with at least 80 %. A wider spread needs more.)*
+#    12. Count how often `d2lpar.records.comparison.p_value(A, B) < 0.05`. *(In about
+#    half of the cases with n = 4, and in more than 80 % from n = 6 on.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` has a bug to repair: a clock that stops too
 # early.

@@ -288,7 +288,7 @@ chapter.score()
 #    Rent one, unless an hour is worth more than `6 / 3 = 2` dollars. From `18 / 1 = 18`
 #    dollars per hour on, rent four.)*
 #
-# **Puzzle.** `overlap`, in `python -m d2lpar.puzzles`.
+# **Puzzles.** `overlap`, in `python -m d2lpar.puzzles`.
 #
 # ## Sources
 #

@@ -8,6 +8,8 @@ from statistics import median
 import pytest
 
 from d2lpar import chapter
+from d2lpar.records.comparison import ratio_interval
+from d2lpar.records.kinds import ArmSample, group
 from d2lpar.scaling.model import studies
 from d2lpar.scaling.result import pays_from, speedups
 
@@ -73,3 +75,31 @@ def test_more_gpus_do_not_reduce_what_is_no_arithmetic():
     (ddp,) = studies([chapter.record(name) for name in names])
     small = [s for (n, batch), s in ddp.steps.items() if n == 1 and batch <= 1_024]
     assert max(small) < 1.2 * min(small)
+
+
+def test_the_network_makes_the_second_gpu_pay():
+    """Chapter 5: ResNet-18 with 256 images is faster, LeNet is not; then the batch."""
+    folder = gpus_of("multiple_gpus_concise")
+    names = [f"{folder}/peers/custom-gpu2.jsonl", f"{folder}/benchmarks/resnet18.jsonl"]
+    found = chapter.table(*names)
+    small, larger = found["batch 256, lr 0.1"], found["batch 512, lr 0.2"]
+    assert small[2].is_below(small[1])
+    lenet = found["d2lpar concise"]
+    assert not lenet[2].is_below(lenet[1])
+    by_network = small[1].median / small[2].median
+    assert 1 < small[2].median / larger[2].median < by_network
+
+
+def test_rare_averages_lose_accuracy_with_momentum_on_both_sides():
+    """Chapter 7: without momentum less than 5 %, with it the interval is below 1."""
+    lines = chapter.record("benchmarks/local_sgd.jsonl").lines_of(ArmSample)
+    ways = group([line for line in lines if line.epoch == 3], lambda line: line.arm)
+    accs = {way: [line.test_acc for line in ends] for way, ends in ways.items()}
+    sent = {way: ends[0].wire_bytes for way, ends in ways.items()}
+    assert max(sent.values()) == 200 * min(sent.values())
+    for way in ("every 4 steps", "every 16 steps", "every 64 steps", "every epoch"):
+        _, low, high = ratio_interval(accs[way], accs["every step"])
+        assert 0.95 < low < 1 < high
+    always = accs["every step, outer momentum"]
+    assert ratio_interval(accs["every epoch, outer momentum"], always)[2] < 1
+    assert ratio_interval(always, accs["every step"])[1] > 1  # it helps there, too

@@ -55,8 +55,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # each operation begins and ends. `KVStoreReduce` is the Trainer's sum of one array over
 # the devices.
 #
-# One setting matters. To reduce overhead, MXNet submits operators in groups of up to
-# 15. The results of a group become available when the whole group has finished.
+# One setting matters. To reduce overhead, MXNet submits up to 15 operators as a group.
+# The results of a group become available when the whole group has finished.
 #     `backward_bulk_size` is the size of the largest group in the backward pass.
 #
 # *Predict before you run*: LeNet has eight arrays of parameters, and its backward pass
@@ -102,8 +102,7 @@ chapter.answer("early sums in groups of 15", early["in groups of 15"])
 # same time, so no sum can begin early. If each operator is submitted alone, up to six
 # of the eight sums can begin early. The two gradients of the first convolution are the
 # last result of the backward pass. MXNet's engine therefore overlaps, and a group as
-# large as the backward pass prevents it. With static memory MXNet submits the operators
-# one by one as well.
+# large as the backward pass prevents it. With static memory sums begin early, too.
 #
 # ## Buckets
 #
@@ -288,10 +287,10 @@ chapter.answer("bytes that the busiest sends in the ring", max(sent.values()))
 
 # %% [markdown]
 # Both ways send the same number of bytes in all. In the ring each device sends `2 (N -
-# 1) / N` arrays, less than two for any number of devices. Device 0 of `central` sends N
-# - 1 arrays. With N = 2 the two numbers are equal. A ring needs 2 (N - 1) turns one
-#   after the other. For small arrays, whose copies take a fixed time, an all-reduce
-#   with fewer turns is faster ([the player](../docs/players.md) shows a tree).
+# 1) / N` arrays, less than two for any number of devices. In `central` device 0 sends
+# `N - 1` arrays. With two devices these numbers are equal. A ring needs 2 (N - 1) turns
+# one after the other. For small arrays, whose copies take a fixed time, an all-reduce
+# with fewer turns is faster ([the player](../docs/players.md) shows a tree).
 #
 # ## Part 2. ZeRO: each device updates its half
 #

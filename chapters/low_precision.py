@@ -186,7 +186,7 @@ in_bfloat16 = [np.array(to_bfloat16(p)) for p in state.params]
 scores = lenet.lenet(np.array(to_bfloat16(X_test.asnumpy())), in_bfloat16)
 by_hand["bfloat16"] = judged("bfloat16", scores)
 changed = 1000 * (1 - by_hand["int8-naive"][1])
-chapter.answer("of 1,000 images in another class", changed, exact=False)
+chapter.answer("of 1,000 images in another class", round(changed), exact=False)
 
 # %% [markdown]
 # Rounding changes a score by a small amount, so only images near a boundary between two

@@ -29,8 +29,16 @@ from d2lpar.scaling.model import studies
 from d2lpar.scaling.result import pays_from, speedups
 
 CHAPTERS = Path(__file__).parents[2] / "chapters"
-if not (CHAPTERS.parent / "figures").is_dir():
+FIGURES = CHAPTERS.parent / "figures"
+if not FIGURES.is_dir():
     pytest.skip("not a checkout", allow_module_level=True)
+
+
+def record_of_a_gpu(name):
+    """What a lesson reads of this name: a record of an H100, or of an H200."""
+    folders = ("gpus", "h200")
+    folder = next(f for f in folders if (FIGURES / f / name).is_file())
+    return chapter.record(f"{folder}/{name}")
 
 
 def gpus_of(name):
@@ -154,9 +162,8 @@ def test_a_process_never_held_a_sixth_of_the_matrix():
 def test_wide_networks_cover_more_than_the_notebooks_and_with_spectral_norms():
     """Chapter 10: at most 3,000 and 10,000 steps; its record ends after 3,154."""
     folder = "h200/gan", "h200/seeds/gan"
-    figures = CHAPTERS.parent / "figures"
     coverages, steps = {}, {}
-    for path in (path for name in folder for path in (figures / name).glob("*.jsonl")):
+    for path in (path for name in folder for path in (FIGURES / name).glob("*.jsonl")):
         run = files.read(path)
         settings = run.header.settings
         if run.header.num_devices > 1:
@@ -186,8 +193,8 @@ def test_synchronised_batch_norm_costs_more_than_equal_runs_differ():
 def test_an_estimate_of_memory_is_no_bound():
     """Chapter 11: some trainings needed more, and large batches on contexts less."""
     ratios = {}
-    for folder, kind in (("benchmarks", "cpu"), ("h200/benchmarks", "gpu")):
-        run = chapter.record(f"{folder}/memory.jsonl")
+    name = "benchmarks/memory.jsonl"
+    for run, kind in ((chapter.record(name), "cpu"), (record_of_a_gpu(name), "gpu")):
         sizes = {"n_train": run.header.settings["n_train"], "n_test": 200}
         for arm in arm_times(run):
             n, batch = int(arm.name.split()[0]), arm.samples[0].batch_size
@@ -227,22 +234,23 @@ def test_what_an_outlier_costs_in_low_precision():
 
 
 def test_kernels_on_a_core_and_on_a_gpu():
-    """Chapter 13: nearly a loop in C; on the H200 it cannot be told."""
+    """Chapter 13: nearly a loop in C; on the GPU it cannot be told."""
     core, gpu = "1 context, 1 thread", "1 GPU"
     found = {}
-    for folder in ("", "h200/"):
-        for arm in arm_times(chapter.record(f"{folder}benchmarks/kernels.jsonl")):
-            found[folder, arm.work, arm.name] = arm.summary
+    name = "benchmarks/kernels.jsonl"
+    for run, on in ((chapter.record(name), core), (record_of_a_gpu(name), gpu)):
+        for arm in arm_times(run):
+            found[on, arm.work, arm.name] = arm.summary
     for work in ("y = 2 x", "p -= step * grad"):
-        kernel = found["", work, f"kernel, {core}"]
-        assert kernel.is_below(found["", work, f"MXNet, {core}"])
-        assert kernel.median < 1.2 * found["", work, f"loop in C, {core}"].median
+        kernel = found[core, work, f"kernel, {core}"]
+        assert kernel.is_below(found[core, work, f"MXNet, {core}"])
+        assert kernel.median < 1.2 * found[core, work, f"loop in C, {core}"].median
         kernel, theirs = (
-            found["h200/", work, f"{who}, {gpu}"] for who in ("kernel", "MXNet")
+            found[gpu, work, f"{who}, {gpu}"] for who in ("kernel", "MXNet")
         )
         assert theirs.least < kernel.most and kernel.least < theirs.most
     update = [
-        found["h200/", "p -= step * grad", f"{who}, {gpu}"].median
+        found[gpu, "p -= step * grad", f"{who}, {gpu}"].median
         for who in ("MXNet", "kernel")
     ]
     assert 5 / update[0] > 1.5 * 3 / update[1]  # bytes per second

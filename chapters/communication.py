@@ -7,9 +7,9 @@
 # ![Test accuracy by how often two devices average, without and with outer momentum,
 # five seeds](../figures/benchmarks/local_sgd.png)
 #
-# **In one sentence.** Devices can send while they compute, share the optimizer's memory
-# for the same bytes, or average rarely: then they train differently, and with momentum
-# on both sides an average per epoch loses accuracy.
+# **In one sentence.** Devices can send while they compute, send in a ring, divide the
+# optimizer's memory for the same bytes, or average rarely, which is a different
+# training.
 #
 # The authors of DiLoCo [1] trained language models with an average only every **500**
 # steps. Part 1 of this chapter keeps every gradient, and hides or spreads the
@@ -57,7 +57,7 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 #
 # One setting matters. To reduce overhead, MXNet submits up to 15 operators as a group.
 # The results of a group become available when the whole group has finished.
-#     `backward_bulk_size` is the size of the largest group in the backward pass.
+# `backward_bulk_size` is the size of the largest group in the backward pass.
 #
 # *Predict before you run*: LeNet has eight arrays of parameters, and its backward pass
 # fits into one group. How many of the eight sums begin before the backward pass ends?
@@ -409,13 +409,14 @@ chapter.answer("bytes of m and v, in pieces", memory_pieces)
 # their mean. This is called *local SGD* [6]. With H = 1 and shards of equal size it is
 # data parallelism, because the mean of two steps from the same parameters is a step
 # along the mean gradient. Shards of different sizes need a mean that is weighted by
-# their numbers of samples, as in `d2lpar.local_sgd`. Communication is reduced by a
-# factor of H. For H > 1 the algorithm is no longer equivalent to data parallelism.
+# their numbers of samples, as in `d2lpar.local_sgd`. The communication is divided by H,
+# and with H above 1 the algorithm is no longer equivalent to data parallelism.
 #
 # *DiLoCo* [1] treats the difference between the old and the averaged parameters as a
-# gradient and applies an *outer* optimizer to it, SGD with Nesterov momentum. Momentum
-# adds up the changes of many rounds, which lets the outer optimizer take longer steps
-# in directions that persist. Its inner optimizer is AdamW; ours is plain SGD.
+# gradient. It applies an *outer* optimizer to this gradient, SGD with Nesterov
+# momentum. The momentum adds up the changes of many rounds. So the outer optimizer
+# takes longer steps in directions that persist. DiLoCo's inner optimizer is AdamW, and
+# ours is plain SGD.
 
 
 # %%
@@ -511,8 +512,6 @@ for way, ends in ways.items():
 # gives momentum to both sides. Then an average per epoch loses accuracy, because its
 # interval lies below 1. These results hold for LeNet only.
 #
-# `d2lpar.local_sgd` trains in the same way, with all parameters in one bucket.
-#
 # ## Summary
 #
 # > **Takeaway.** With N devices and P parameters of 4 bytes, all devices together send
@@ -521,8 +520,8 @@ for way, ends in ways.items():
 # > of bytes, and divides the optimizer's memory by N.
 #
 # A sum can start when its gradient is ready, unless the whole backward pass is one
-# group. Local SGD is a different algorithm. Its accuracy has to be measured over
-# several seeds.
+# group. Local SGD is a different algorithm, whose accuracy has to be measured over
+# several seeds. With momentum on both sides, an average per epoch lost accuracy here.
 #
 # ## Exercises
 #

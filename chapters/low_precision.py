@@ -10,6 +10,9 @@
 # code. Below, one number is 8, and the others share the codes 0 and
 # 1](../docs/drawings/outlier-steps.svg)
 #
+# **In one sentence.** INT8 leaves a tensor at most 255 steps, so one outlier takes the
+# resolution of all other numbers, and clipping or equalising returns some of it.
+#
 # The drawing shows why clipping can help. In INT8 all numbers of a tensor share one
 # scale, so a single large number takes away the resolution of all others. In this
 # chapter we round LeNet to bfloat16 and to INT8 by hand, compare with MXNet's own
@@ -183,7 +186,7 @@ in_bfloat16 = [np.array(to_bfloat16(p)) for p in state.params]
 scores = lenet.lenet(np.array(to_bfloat16(X_test.asnumpy())), in_bfloat16)
 by_hand["bfloat16"] = judged("bfloat16", scores)
 changed = 1000 * (1 - by_hand["int8-naive"][1])
-chapter.answer("of 1,000 images in another class", round(changed))
+chapter.answer("of 1,000 images in another class", round(changed), exact=False)
 
 # %% [markdown]
 # Rounding changes a score by a small amount, so only images near a boundary between two
@@ -228,10 +231,10 @@ for name, (test_acc, agreement) in by_hand.items():
 # The lines below the table name the reason for each row without numbers, and compare
 # MXNet with our version: the accuracies agree within 0.03. The speed depends on whether
 # the processor has instructions for the type. The rows are measured one after the
-# other, so we speak of a difference in speed only if the quartiles of two rows do not
-# overlap and the order is the same when you run the cell again. The column "bytes"
-# shows that MXNet does not keep all weights in INT8: on CPUs its convolutions keep
-# theirs in float32 and round them when they first run.
+# other, each in one process. Compare their speeds only if they differ by more than
+# equal runs do, and if the order is the same when you run the cell again. The column
+# "bytes" shows that MXNet does not keep all weights in INT8: on CPUs its convolutions
+# keep theirs in float32 and round them when they first run.
 #
 # ## What an outlier costs
 #
@@ -365,35 +368,25 @@ book = {
     if row.supported
 }
 float32 = book["trained", "float32"].test_acc
-print("commit", record.header.git_commit[:7], f"float32: {100 * float32:.2f} points")
+print(f"float32: {100 * float32:.2f} points")
 lost, chance = {}, {}
 for (weights, precision), row in book.items():
     changed = 10_000 * (1 - row.agreement)  # images; one is 0.01 points
-    points = round(10_000 * (float32 - row.test_acc)) / 100
+    points = 100 * (float32 - row.test_acc)
     lost[weights, precision] = points
     chance[weights, precision] = 2 * changed**0.5 / 100
     print(f"{weights:9} {precision:21} lost {points:5.2f} points", end=", ")
     print(f"2 sqrt(d) is {chance[weights, precision]:.2f}")
-naive, entropy = lost["stretched", "int8-naive"], lost["stretched", "int8-entropy"]
-chapter.answer("points lost with the outlier", naive)
+chapter.answer("points lost with the outlier", lost["stretched", "int8-naive"])
 chapter.score()
-calibrated = [key for key in lost if key[1] in ("int8-naive", "int8-entropy")]
-mild = [key for key in calibrated if key[0] != "stretched"]
-assert all(0 < lost[key] < 0.3 and lost[key] < 1.5 * chance[key] for key in mild)
-assert sum(lost[key] > chance[key] for key in mild) == 2
-assert all(lost[key] < chance[key] for key in lost if "channels" in key[1])
-assert naive > 10 and 0.4 < entropy / naive < 0.6
-assert lost["stretched", "int8-none"] > 30
-fast, slow = (book["trained", f"int8-{name}"] for name in ("naive", "none"))
-assert fast.images_per_sec_q1 > 2 * slow.images_per_sec_q3
 
 # %% [markdown]
 # Without an outlier, and after equalising, calibrated INT8 with one scale per tensor
 # loses a few tenths of a point at most. This is small, but in two of these four rows it
 # is above `2 * sqrt(d)`, so it is unlikely to be chance alone. With one scale per
 # channel the loss is below it. With the outlier, "naive" loses more than ten
-# points, and the clipping of "entropy" saves about half of them. The assertions check
-# each of these statements. How could one have known? Nineteen of twenty channels are
+# points, and the clipping of "entropy" saves about half of them. How could one have
+# known? Nineteen of twenty channels are
 # left with two steps.
 #
 # Without calibration the network with the outlier loses even more. A candidate for the
@@ -408,20 +401,15 @@ assert fast.images_per_sec_q1 > 2 * slow.images_per_sec_q3
 
 # %%
 gpu = chapter.record("h200/low_precision/book-gpu1.jsonl")
-print("commit", gpu.header.git_commit[:7])
-on_gpu = {}
 for row in gpu.lines_of(PrecisionRecord):
     if row.weights == "trained":
-        on_gpu[row.precision] = row
         speed = f"{row.images_per_sec:,.0f} images/s"
         said = speed if row.supported else row.why_not[-120:]
         print(fill(f"{row.precision}: {said}", 88))
-half, single = on_gpu["float16"], on_gpu["float32"]
-assert half.images_per_sec_q3 < single.images_per_sec_q1  # float16 is slower
 
 # %% [markdown]
-# float16 is slower than float32 there, beyond the quartiles. The record does not show
-# why: the casts between the types are added, and the operators are short.
+# The rule tells no speedup of float16 over float32 there. Casts between the types are
+# added, and the operators are short.
 #
 # LeNet does not run in INT8 there. With one scale per channel, MXNet refuses it on any
 # GPU. With one scale per tensor, its convolution on GPUs requires that the numbers of
@@ -445,9 +433,9 @@ if __name__ == "__main__":
 # First check that the machine was idle. The trained, the stretched and the equalised
 # network do the same work, so their three rows of "int8-naive" show how much the speed
 # of this machine varied during the run. A ratio of two precisions that is closer to 1
-# than the ratio of these rows says nothing. Accuracies differ by the rule of `2 *
-# sqrt(d)`. The file `...-results.txt` of the run names the reason for each row without
-# numbers.
+# than the ratio of these rows says nothing. Two precisions differ in speed if the last
+# line says so, and in accuracy by the rule of `2 * sqrt(d)`. The file `results.txt` of
+# the run names the reason for each row without numbers.
 #
 # ## Summary
 #

@@ -9,6 +9,9 @@
 # ![The memory of LeNet with 256 images, on one device and on each of
 # two](../docs/drawings/memory-of-a-device.svg)
 #
+# **In one sentence.** Counted by their shapes, the outputs of layers and their
+# gradients take most of the memory of LeNet's training, and they grow with the batch.
+#
 # The drawing counts the arrays by their shapes and is to scale. By this count most of
 # the memory holds neither the parameters nor the images, but the outputs of the layers
 # and their gradients. In this chapter we count the outputs before a training runs,
@@ -74,7 +77,7 @@ per_image, parameters = sum(numbers.values()), sum(p.size for p in params)
 print(f"{per_image:,} numbers per image, {parameters:,} parameters")
 kept = 4 * 256 * per_image
 assert (per_image, parameters) == (40_370, 129_068)
-chapter.answer("times as much for the outputs", round(kept / (4 * parameters), 1))
+chapter.answer("times as much for the outputs", kept / (4 * parameters))
 
 figure = Figure(figsize=(6, 2.6), layout="constrained")
 axes = figure.subplots()
@@ -148,7 +151,7 @@ print(f"{left:,.0f} of {counted:,} numbers per image are in memory")
 freed = numbers["convolution 1"] + numbers["convolution 2"]
 expected = {"MXNet keeps both": counted, "MXNet frees both": counted - freed}
 print(*(what for what, n in expected.items() if abs(left / n - 1) < 0.1) or ["neither"])
-chapter.answer("% of the counted outputs", round(100 * left / counted))
+chapter.answer("% of the counted outputs", 100 * left / counted)
 
 # %% [markdown]
 # The rule counts more than the gradients need. The gradient of a ReLU can be computed
@@ -165,11 +168,10 @@ chapter.answer("% of the counted outputs", round(100 * left / counted))
 # with 3,000 images, each in a fresh process, and read the peak of the resident memory.
 # The difference of the two peaks is due to 2,000 images.
 #
-# *Predict before you run*: how many times the 4 bytes per number that we have counted
-# does an image need at the peak?
+# How many times the 4 bytes per number that we have counted does an image need at the
+# peak?
 
 # %%
-chapter.predict("times the count", None)
 PEAK = """
 import json, sys
 from d2lpar import fashion_sample, lenet
@@ -188,7 +190,7 @@ print(f"with two gradients {4 * (per_image + largest) / 1000:.0f} kB", end=", ")
 print(f"measured {measured / 1000:.0f} kB")
 uncounted = measured / 4 - (left + numbers["images"] + largest)
 print(f"beyond what is kept and two gradients: {uncounted:,.0f} numbers per image")
-chapter.answer("times the count", round(measured / (4 * per_image), 2))
+print(f"{measured / (4 * per_image):.2f} times the count")
 
 # %% [markdown]
 # With the two largest gradients, our rule suggests a factor of `(40,370 + 2 * 13,520) /
@@ -209,7 +211,7 @@ ratios = {}
 for folder, kind in (("benchmarks", "cpu"), ("h200/benchmarks", "gpu")):
     record = chapter.record(f"{folder}/memory.jsonl")
     sizes = {"n_train": record.header.settings["n_train"], "n_test": 200}
-    print(f"measured / estimated, commit {record.header.git_commit[:7]}")
+    print(f"measured / estimated, on a {kind.upper()}")
     for arm in arm_times(record):
         n, batch = int(arm.name.split()[0]), arm.samples[0].batch_size
         peak = median(sample.peak_bytes for sample in arm.samples)
@@ -217,8 +219,6 @@ for folder, kind in (("benchmarks", "cpu"), ("h200/benchmarks", "gpu")):
         ratios[arm.name, batch] = peak / max(need.by_memory)
         print(f"  {arm.name:10} batch {batch:5,}: {ratios[arm.name, batch]:.2f}")
 print(f"{sum(r > 1 for r in ratios.values())} of {len(ratios)} are above 1")
-assert 0.6 < min(ratios.values()) < 0.8 and 1.05 < max(ratios.values()) < 1.2
-assert min(r for (arm, _), r in ratios.items() if "GPU" in arm) > 0.95
 
 # %% [markdown]
 # The estimate is not a bound: some trainings needed more, and large batches on two
@@ -279,7 +279,7 @@ print(f"{at_once:,} of {per_image:,} outputs per image are kept at the same time
 first, second = 20 * 26 * 26 * 9, 50 * 9 * 9 * 20 * 25
 multiplications = first + second + 800 * 128 + 128 * 10
 print(f"repeated: {100 * first / multiplications:.1f} % of the forward multiplications")
-chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
+chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 
 # %% [markdown]
 # The gradients agree with those of the whole network. While the first half is repeated,

@@ -1,15 +1,21 @@
 # %% [markdown]
 # # Multi-GPU training, concise: Gluon
 #
-# In Chapter 1 we implemented data parallelism by hand. How much of it does a framework
-# do for us, and which parts remain ours?
+# For the authors of *Dive into Deep Learning* (d2l) [1], a second GPU made the training
+# of LeNet slower (Chapter 1). In their next section, a second GPU makes the training of
+# a larger network faster. Is the network the reason, or the larger batch?
 #
 # ![Time of an epoch of LeNet in Gluon beside PyTorch's loop, DDP and d2l's PyTorch tab,
-# on two cores and on H200s](../figures/peers/lenet.png)
+# on two cores and on GPUs](../figures/peers/lenet.png)
 #
-# **In one sentence.** Gluon makes the replicas, sums and updates in `trainer.step(n)`,
-# with the result of our own functions up to rounding, and on H200s it is faster than
-# PyTorch's loop, on cores slower; splitting the batch and the right n remain ours.
+# **In one sentence.** The network is the reason: in our record, two H100 GPUs train
+# ResNet-18 faster than one with the *same* batch of 256 images.
+#
+# The authors of d2l printed 13.2 s per epoch of ResNet-18 on one V100 with batches of
+# 256 images, and **7.3 s on two** with batches of 512 [2]. Network and batch both
+# differ from Chapter 1, so these times cannot tell them apart. We change one of them at
+# a time. For this we need Gluon, MXNet's library of layers, because nobody writes
+# ResNet-18 operator by operator. Gluon also takes over most of Chapter 1's work:
 #
 # | Chapter 1, by hand | here, Gluon |
 # |---|---|
@@ -19,33 +25,26 @@
 # | `allreduce` of each gradient | a *kvstore*, inside `trainer.step` |
 # | `p -= lr / n * p.grad` | the optimizer, inside `trainer.step(n)` |
 #
-# *Dive into Deep Learning* (d2l) [1] trains a larger network here. Its authors printed
-# 13.2 s per epoch on one V100 with batches of 256 images, and **7.3 s on two** with
-# batches of 512 [2]. With LeNet, two V100s had been slower than one. Two things changed
-# at the same time, the network and the batch, and we will take them apart.
-#
 # Run this chapter as a notebook, or as `python chapters/multiple_gpus_concise.py`.
 
 # %%
-import resource
 import time
-from statistics import median, quantiles
+from statistics import median
 from textwrap import fill, shorten
 
 import d2lpar
 from d2lpar import autograd, chapter, devices, gluon, init_lenet, np, npx
-from d2lpar.records.kinds import ArmSample
-from d2lpar.scaling.model import studies
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
+GPUS = "gpus"  # the folder of figures/ with the records of two GPUs
 
 # %% [markdown]
 # ## The network, as a block
 #
 # A *block* is a network together with its parameters. `HybridSequential` runs its
-# layers one after the other. It is called hybrid because it can run in two ways: as
-# Python, operator by operator, or compiled to a graph that runs without Python. This is
-# the LeNet of Chapter 1, so we can compare the two chapters number by number.
+# layers one after the other. A hybrid block runs in one of two ways: as Python,
+# operator by operator, or compiled to a graph that runs without Python. We begin with
+# the LeNet of Chapter 1, so that we can compare the two chapters number by number.
 
 
 # %%
@@ -94,8 +93,8 @@ computed = "second" if y_hat.ctx == two[1] else "first"
 chapter.answer("replica that computes", computed)
 
 # %% [markdown]
-# Gluon picks the replica on the device of the data, and raises an error for a device
-# without a replica. All replicas start with the same numbers, because Gluon draws them
+# Gluon uses the replica that is on the same device as X. For a device without a replica
+# it raises an error. All replicas start with the same numbers, because Gluon draws them
 # once and copies them.
 #
 # For the comparison we give the network the parameters of Chapter 1. A `Dense` layer
@@ -174,14 +173,14 @@ assert difference < 1e-6
 chapter.answer("for trainer.step", X.shape[0])
 
 # %% [markdown]
-# We pass 64, the size of the *global* batch, because the gradients that the trainer
-# divides are sums over both devices. The trainer has no way to check this number. With
-# it, the result is that of Chapter 1 up to rounding, as the assertion confirms.
+# We pass 64, the size of the *global* batch, because the trainer divides sums over all
+# devices. The trainer cannot check this number. With 64 the parameters equal those of
+# Chapter 1 up to rounding.
 #
 # In PyTorch, DistributedDataParallel (DDP) takes the place of the trainer's all-reduce.
 # Each process wraps its replica, `net = DistributedDataParallel(net)`. DDP can start
-# the sums during `backward` (Chapter 7), and it averages over the processes where Gluon
-# sums over the devices. Chapter 6 runs it.
+# the sums during `backward` (Chapter 7). DDP averages over the processes, and Gluon
+# sums over the devices.
 #
 # <!-- fold: teaching/frameworks/pytorch_ddp.py train_batch -->
 #
@@ -190,33 +189,18 @@ chapter.answer("for trainer.step", X.shape[0])
 # So far, Python has invoked every operator of every layer separately on each device.
 # `hybridize` records the operators once, as a graph, and runs the whole graph from then
 # on. With `static_alloc` and `static_shape` the memory of the graph is also reserved
-# once, instead of at each call. The number of new memory pages shows how much memory a
-# call asks the operating system for (Chapter 4).
+# once, instead of at each call. We time the three forms in turn.
 
 
 # %%
-def clock(net, X, repeats=3):
-    """Milliseconds of forward passes, and how many new pages of memory one takes."""
+def clock(net, X):
+    """Milliseconds of a forward pass."""
     net(X)  # a warm-up: hybridize compiles at the first call
     npx.waitall()
-    times, pages = [], resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(repeats):
-        start = time.perf_counter()
-        net(X)
-        npx.waitall()
-        times.append(1e3 * (time.perf_counter() - start))
-    pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages
-    return times, pages // repeats
-
-
-def verdict(one, other):
-    """What two lists of times say: their ratio, if their quartiles do not overlap."""
-    (low, _, high), (low_of_other, _, high_of_other) = (
-        quantiles(times, n=4) for times in (one, other)
-    )
-    if low_of_other <= high and low <= high_of_other:
-        return "no difference: the quartiles overlap"
-    return f"{median(one) / median(other):.2f} times as fast"
+    start = time.perf_counter()
+    net(X)
+    npx.waitall()
+    return 1e3 * (time.perf_counter() - start)
 
 
 forms = {
@@ -225,36 +209,34 @@ forms = {
     "with static memory": {"static_alloc": True, "static_shape": True},
 }
 for n in (1, 1024):
-    X, found = np.ones((n, 1, 28, 28), ctx=two[0]), {form: ([], []) for form in forms}
-    for _ in range(4):  # in turn, because the speed of a machine drifts
+    X, found = np.ones((n, 1, 28, 28), ctx=two[0]), {form: [] for form in forms}
+    for _ in range(8):  # in turn, because the speed of a machine drifts
         for form, how in forms.items():
             net.hybridize(**how)
-            times, pages = clock(net, X)
-            found[form][0].extend(times)
-            found[form][1].append(pages)
-    for form, (times, pages) in found.items():
-        print(f"{n:5} image(s), {form:18}: {median(times):8.2f} ms,", end="")
-        print(f" {median(pages):8,.0f} pages")
-    print("  with static memory against Python:", end=" ")
-    print(verdict(found["as Python"][0], found["with static memory"][0]))
+            found[form].append(clock(net, X))
+    print(f"{n} image(s):", end=" ")
+    print(*(f"{form} {median(ms):.2f} ms" for form, ms in found.items()), sep=", ")
+    python, *_, static = found.values()
+    names = "Python", "static memory"
+    print(fill(chapter.verdict(python, static, names, "ms", in_turn=True), 88))
 
 # %% [markdown]
-# The graph removes Python's calls, whose number does not depend on the batch. Static
-# memory removes requests for pages, which grow with the batch: compare the last column.
-# Python's calls become important again with several devices, because one Python thread
-# issues the work for all of them.
+# The graph removes Python's calls, whose number does not depend on the batch. So the
+# graph gains most with a small batch. Static memory removes requests for memory, which
+# grow with the batch. With several devices Python matters again, because one thread
+# issues the work of all devices.
 #
 # ## A larger network
 #
-# d2l trains a ResNet-18 here, which needs 456 million multiplications per image for the
-# forward pass; LeNet needs 2.25 million. It also has more operators, 64 instead of 9,
-# but a compiled network is *one* call for Python. What a second device costs is
-# therefore mainly the step of the trainer, whose all-reduce grows with the parameters.
+# ResNet-18 needs 456 million multiplications per image in the forward pass, and LeNet
+# needs 2.25 million. ResNet-18 also has more operators, 64 instead of 9, but Python
+# calls a compiled network only once. A second device therefore mainly costs the
+# all-reduce, which grows with the parameters.
 #
 # We define d2l's network below. By default we use a quarter of its channels, so that it
-# runs on a laptop; `channels=64` makes it d2l's network, which d2l did not compile. The
-# argument F of `hybrid_forward` stands for the module of operators: `mxnet` arrays
-# while the network runs as Python, symbols while it is being compiled.
+# runs on a laptop. With `channels=64` it is d2l's network, which d2l did not compile.
+# The argument F of `hybrid_forward` stands for the module of operators. It takes arrays
+# while the network runs as Python, and symbols while it is compiled.
 
 
 # %%
@@ -292,8 +274,8 @@ def resnet18(channels=16):
 
 
 # %% [markdown]
-# *Predict before you run*: how many times as many multiplications *per parameter* does
-# d2l's ResNet-18 need as LeNet?
+# *Predict before you run*: ResNet-18 has 11.2 million parameters, LeNet has 0.129
+# million. How many times as many multiplications *per parameter* does ResNet-18 need?
 
 # %%
 chapter.predict("times LeNet's multiplications per parameter", None)
@@ -311,15 +293,16 @@ for name, build, multiplications in (
     print(f"{name}: {size:,} parameters in {len(learned)} arrays,", end=" ")
     print(f"{per_parameter[name]:.1f} multiplications per parameter")
 ratio = per_parameter["ResNet-18"] / per_parameter["LeNet"]
-chapter.answer("times LeNet's multiplications per parameter", round(ratio, 1))
+chapter.answer("times LeNet's multiplications per parameter", ratio)
 
 # %% [markdown]
-# The computation grows more than the all-reduce, so a second device should pay with
-# smaller batches. d2l trains on one device with batches of 256 and a learning rate of
-# 0.1, and on two devices with 512 and 0.2, so that each device has the same work per
-# step as before. However, half as many steps are a different training, whose speed
-# should not be compared with that of one device. We compare equal batches, with a small
-# one and a larger one.
+# `456 / 2.25 = 203` times the multiplications for `11.2 / 0.129 = 87` times the
+# parameters are 2.3 times as many per parameter. The computation grows more than the
+# all-reduce. A second device should therefore pay with smaller batches.
+#
+# d2l trains on two devices with twice the batch and twice the learning rate, so each
+# device has the same work per step as one device before. However, half as many steps
+# are a different training. We compare equal batches, first on your machine.
 
 
 # %%
@@ -341,7 +324,6 @@ def time_steps(net, num_devices, batch_size, steps=3):
 
 
 for batch_size in (8, 16):
-    gains = []
     for name, build in (("LeNet", lenet), ("ResNet-18", resnet18)):
         nets = {n: build() for n in (1, 2)}
         for n, net in nets.items():
@@ -351,108 +333,83 @@ for batch_size in (8, 16):
         for _ in range(5):  # in turn
             for n, net in nets.items():
                 times[n].append(time_steps(net, n, batch_size))
-        print(
-            f"batch {batch_size:2}, {name:9}: one {median(times[1]):6.1f} ms,", end=""
-        )
-        said = verdict(times[1], times[2])
-        print(f" two: {said}")
-        if "times" in said and median(times[2]) < median(times[1]):
-            gains.append(name)
-    print(f"a second context pays for: {' and '.join(gains) or 'neither'}")
+        names = "on one device", "a step on two"
+        said = chapter.verdict(times[1], times[2], names, "ms", in_turn=True)
+        print(fill(f"batch {batch_size}, {name}: {said}", 88))
 
 # %% [markdown]
-# If each context has a core to itself, we expect a batch at which the second context
-# pays for ResNet-18 only. If no row shows it, this run does not decide; exercise 2
+# With a core for each context, the second context should pay for ResNet-18 with a
+# smaller batch than for LeNet. A busy machine is too noisy to show it. Exercise 2
 # computes it.
 #
-# With BatchNorm there is a further difference. Each device normalises its own shard, so
-# even with equal batches two devices do not compute what one computes (Chapter 10).
+# With BatchNorm there is a further difference. Each device normalises its own shard.
+# Even with equal batches, two devices do not compute the step of one device (Chapter
+# 10).
 #
-# Here is d2l's ResNet-18 on H200s, as far as it has been measured.
+# ## Network or batch?
+#
+# Two records have the seconds of an epoch on one and two H100s. The first row is LeNet
+# in Gluon with batches of 256 images. The other rows are ResNet-18.
+#
+# *Predict before you run*: what makes the second GPU pay, the "network" or the "batch"?
 
 # %%
-run, times = chapter.record("h200/benchmarks/resnet18.jsonl"), {}
-for sample in run.lines_of(ArmSample):
-    if not sample.warm_up:
-        times.setdefault(sample.arm, []).append(sample.seconds)
-for arm, seconds in times.items():
-    print(f"{arm}: {median(seconds):.2f} s per epoch, n = {len(seconds)}")
-if len(times) == 1:
-    print("two H200s: to be measured, by")
-    print(
-        "  python benchmarks/resnet18.py --devices gpu:2 --out figures/h200/benchmarks"
-    )
-tf32 = {None: "not named", False: "off", True: "on"}[run.header.gpu_build.get("tf32")]
-mfu = 6 * 456e6 * 60_000 / median(times["1 GPU, batch 256, lr 0.1"]) / 67e12
-print(f"MFU on one {mfu:.0%}, TF32 {tf32}, commit {run.header.git_commit[:7]}")
-assert mfu > 0.3 and tf32 != "on"
+chapter.predict("network or batch", None)  # write your word for None
+found = chapter.table(
+    f"{GPUS}/peers/custom-gpu2.jsonl",
+    f"{GPUS}/benchmarks/resnet18.jsonl",
+    only=["d2lpar concise", "batch"],
+)
+small, larger = found["batch 256, lr 0.1"], found["batch 512, lr 0.2"]
+more = small[2].median / larger[2].median
+print(f"on two GPUs, the larger batch makes an epoch {more:.1f} times as fast")
+of_network = small[2].is_below(small[1])  # by the rule, with the same batch
+chapter.answer("network or batch", "network" if of_network else "batch")
 
 # %% [markdown]
-# The MFU (Chapter 4), a share of the float32 peak, is several times that of LeNet,
-# which stayed below a tenth. A record that does not name TF32 may have used it.
+# Between the first two rows only the network changes, and with ResNet-18 the second GPU
+# pays. For LeNet the rule tells no speedup. In the last row each GPU has 256 images, as
+# in d2l's run. The larger batch shortens the epoch further, but by a smaller factor
+# than the network's speedup. For LeNet, the batch alone makes a second GPU pay from
+# 2,048 images on (Chapter 6).
 #
 # ## On Fashion-MNIST
 #
 # The package's training, `d2lpar.lenet_concise.train`, takes this step with shuffled
-# batches, uneven shards and checkpoints. Every device holds all images and takes the
-# rows of its shard out of them within its graph. On CPU contexts its trainer sums on
-# the host (`kvstore="local"`). On GPUs it sums all gradients as one array and launches
-# each pass as a CUDA graph. None of this changes the results by more than rounding.
-# With `--same-bits` (Chapter 1) each device passes through its shards of a batch one
-# after the other, and any number of devices ends with the same parameters.
+# batches, uneven shards and checkpoints. Every device holds all images, and its graph
+# selects the rows of its shard. On CPU contexts the trainer sums on the host
+# (`kvstore="local"`). On GPUs it sums all gradients as one array and launches each pass
+# as a CUDA graph. The results are equal up to rounding. With `--same-bits` (Chapter 1)
+# each device passes through its shards of a batch one after the other, and any number
+# of devices ends with the same parameters.
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("multiple_gpus_concise")
 
-# %% [markdown]
-# Here, too, one context has a thread on each core and two contexts share them.
-#
-# Is Gluon faster than our functions from scratch? We read the steps of two records on
-# one core and on two.
-
-# %%
-found = {}
-for way in ("scratch", "concise"):
-    run = chapter.record(f"scaling/book-1thread-{way}-cpu2.jsonl")
-    (found[way],) = studies([run])
-    print(f"{way}: d2lpar {run.header.versions['d2lpar']}, ", end="")
-    print(f"commit {run.header.git_commit[:7]}")
-gains = {}
-for batch in (32, 256, 1024, 2048, 8192):
-    print(f"batch {batch:5}:", end="")
-    for n in (1, 2):
-        ours, gluons = (found[w].milliseconds(n, batch) for w in found)
-        gains[n, batch] = ours.median / gluons.median
-        apart = not ours.overlaps(gluons)
-        said = f"{gains[n, batch]:.2f} times as fast" if apart else "no difference"
-        print(f"  on {n}: Gluon {said}", end="")
-    print()
-assert all(gains[n, 8192] > 1.3 > gains[n, 256] for n in (1, 2))
 chapter.score()
 
 # %% [markdown]
-# With 256 images the two differ little. With 8,192 Gluon is clearly faster on one and
-# on two, as the assertion confirms, so calls are not all that it saves. [A table of
-# Chapter 6](scaling.py) has both on H200s.
+# Here, too, one context has a thread on each core, and two contexts share the cores.
 #
 # ## Summary
 #
 # > **Takeaway.** `trainer.step(n)` computes `p -= lr / n * (g_1 + ... + g_N)` with the
-# > size n of the global batch. If nothing overlaps, two devices pay as soon as
-# > `compute / 2 > python + all_reduce`, where `compute` is the time of the operators
-# > alone, without Python's. The more a network computes per parameter and per call, the
+# > size n of the global batch. If nothing overlaps, two devices pay as soon as `compute
+# > / 2 > python + all_reduce`, where `compute` is the time of the operators alone,
+# > without Python's. The more a network computes per parameter and per call, the
 # > smaller the batch from which this holds.
 #
 # `initialize(ctx=devices)` makes the replicas, and the device of the data selects one.
-# Pass the size of the global batch to `trainer.step`; nothing checks it. `hybridize`
-# replaces the calls of all operators by one call, and static memory saves new arrays.
+# Splitting the batch and the right n remain ours: nothing checks the n of
+# `trainer.step`. `hybridize` replaces the calls of all operators by one call, and
+# static memory saves new arrays.
 #
 # ## Exercises
 #
 # 1. Pass `X_shards[0].shape[0]` to `trainer.step` instead of the batch size. *(On two
-#    devices the step is twice as large. There is no error message; only the difference
-#    to Chapter 1 is no longer rounding.)*
+#    devices the step is twice as large. There is no error message, but the difference
+#    to Chapter 1 exceeds rounding.)*
 # 2. *On paper.* Neglect Python. ResNet-18 needs 200 times the multiplications of LeNet
 #    per image, and its all-reduce is 87 times as long, if it is proportional to the
 #    number of parameters. By what factor does the batch shrink from which a second
@@ -468,8 +425,7 @@ chapter.score()
 #    delay_alloc`, which does not name the cause. The package's `train_batch` skips such
 #    a device.)*
 # 4. *On paper.* `trainer.step(32)` on four devices of 16 images each, with a learning
-#    rate of 0.1: what is the effective learning rate? *(`0.1 * 64 / 32 =
-#    0.2`.)*
+#    rate of 0.1: what is the effective learning rate? *(`0.1 * 64 / 32 = 0.2`.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` lists puzzles about the divisor of a step and
 # about uneven shards.
@@ -477,7 +433,6 @@ chapter.score()
 # ## Sources
 #
 # - [1] Zhang et al., *Dive into Deep Learning*, "Concise Implementation for Multiple
-#   GPUs",
-#   <https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html>
+#   GPUs", <https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html>
 # - [2] Li, *Dive into Deep Learning in 1 Day*, notebooks,
 #   <https://github.com/mli/d2l-1day-notebooks>

@@ -10,6 +10,9 @@
 # ![Workers push their gradients to a server and pull the
 # sums](../docs/drawings/parameter-server.svg)
 #
+# **In one sentence.** Workers push gradients to a server and pull the sums, and a
+# second machine pays only if half of a step takes longer than this traffic.
+#
 # To use several processes or machines, MXNet divides the roles: *workers* compute
 # gradients, and *servers* sum them. In this chapter we write a server in a few lines,
 # start MXNet's own server with two workers, count what is sent over the network, and
@@ -25,6 +28,7 @@ import math
 import sys
 import tempfile
 from statistics import median
+from textwrap import fill
 
 import numpy
 from matplotlib.figure import Figure
@@ -41,7 +45,13 @@ from d2lpar import (
     np,
 )
 from d2lpar.parallel import shares
-from d2lpar.records.comparison import arm_times, final_accuracy, summarize
+from d2lpar.records.comparison import (
+    arm_times,
+    final_accuracy,
+    phrase,
+    seconds_per_epoch,
+    summarize,
+)
 from d2lpar.records.kinds import timed_epochs
 from d2lpar.workers.plan import plan
 from d2lpar.workers.supervisor import supervise
@@ -133,7 +143,7 @@ def joined(arrays):
 mean = joined(whole) / 5
 error = (joined(means[0]) + joined(means[1])) / 2 - mean
 off = numpy.linalg.norm(error) / numpy.linalg.norm(mean)
-chapter.answer("% that the average of means is off", round(100 * off))
+chapter.answer("% that the average of means is off", 100 * off)
 
 # %% [markdown]
 # Averaging the two means weights an image by 1/6 in the larger part and by 1/4 in the
@@ -236,7 +246,7 @@ per_epoch = 235 * 2 * 2 * num_bytes  # steps x workers x (push and pull)
 print(f"a push or a pull: {num_bytes / 1e6:.2f} MB; an epoch: {per_epoch / 1e6:.0f} MB")
 print(f"the images of an epoch: {60_000 * 784 / 1e6:.0f} MB")
 each_way = 2 * num_bytes * 8 / 1e6
-chapter.answer("ms of traffic each way", round(each_way, 1))
+chapter.answer("ms of traffic each way", each_way)
 
 # %% [markdown]
 # Two gradients of `129,068 * 32` bits occupy the link for `8.26e6 / 1e9` seconds, and
@@ -266,7 +276,7 @@ chapter.answer("ms of traffic each way", round(each_way, 1))
 run = chapter.record("seeds/multiple_gpus_concise/book-cpu2.jsonl")
 epoch = summarize([epoch.seconds for epoch in timed_epochs(run)]).median
 step = 1e3 * epoch / 235
-print(f"commit {run.header.git_commit[:7]}: {epoch:.1f} s per epoch", end=", ")
+print(f"{epoch:.1f} s per epoch", end=", ")
 print(f"{step:.0f} ms per step; a second machine saves {step / 2:.0f} ms at most")
 for server, crossing in (("beside worker 0", 1), ("on a third machine", 2)):
     traffic = crossing * num_bytes * 8 / 1e6
@@ -288,27 +298,19 @@ for server, crossing in (("beside worker 0", 1), ("on a third machine", 2)):
 
 # %%
 record = chapter.record("benchmarks/workers.jsonl")
-print("commit", record.header.git_commit[:7])
-arms = {(a.work, a.name): summarize(a.seconds) for a in arm_times(record)}
+arms = {(a.work, a.name): a.summary for a in arm_times(record)}
 names = ("1 process, 2 contexts", "2 workers", "the same, checkpoint every epoch")
 for batch in ("256", "2,048"):
-    alone, *others = (
-        arms[f"an epoch of 60,000 images, batch {batch}", name] for name in names
-    )
-    print(f"batch {batch:5} {names[0]:33}{alone} s")
-    for name, seconds in zip(names[1:], others):
-        print(f"{'':12}{name:33}{seconds} s,", end=" ")
-        print("overlap" if alone.overlaps(seconds) else "apart")
-    assert alone.overlaps(others[0]) == (batch == "2,048")
-    assert others[1].is_below(alone) == (batch == "2,048")
+    for name in names:
+        seconds = arms[f"an epoch of 60,000 images, batch {batch}", name]
+        print(f"batch {batch:5} {name:33}{seconds} s")
 
 # %% [markdown]
-# With batches of 256 two workers are slower than one process, beyond the quartiles;
-# with 2,048, and thus an eighth of the steps, the quartiles overlap. But n is 3, and
-# the last row shows how little three epochs tell: the process that also writes
-# checkpoints does more work and is *faster*, beyond the quartiles. Quartiles of three
-# epochs can therefore be apart by chance, and the record does not measure the cost of a
-# server. On a single machine a server saves nothing. It is a way to use several.
+# Each row has three processes, too few for the rule of Chapter 1. The last row shows
+# how little three epochs tell. The process that also writes checkpoints does more work,
+# and with 2,048 images all three of its epochs are *shorter*. So the record does not
+# measure the cost of a server. On a single machine a server saves nothing. It is a way
+# to use several.
 #
 # ## Two bits per number
 #
@@ -400,10 +402,10 @@ for age in (0, 1, 4, 16):
 
 # %% [markdown]
 # The steps converge below the limit `2 * sin(pi / (4 * age + 2))` and diverge above it,
-# as the assertion checks for `0.9 * limit` and `1.1 * limit`. For old gradients the
-# limit is close to `pi / (2 * age + 1)`. With many workers, whose gradients are about
-# as old as there are workers, twice their number therefore needs about half of the
-# learning rate. In addition, two asynchronous runs can differ, since the order of
+# here at `0.9 * limit` and `1.1 * limit`. For old gradients the limit is close to
+# `pi / (2 * age + 1)`. With many workers, whose gradients are about as old as there are
+# workers, twice their number therefore needs about half of the learning rate. In
+# addition, two asynchronous runs can differ, since the order of
 # the pushes depends on time.
 #
 # Let us compare the three ways with records of two workers and a server on one machine
@@ -418,22 +420,18 @@ for way, suffix in ways.items():
     names = [f"book{seed}-2workers{suffix}-cpu2" for seed in ("", "-seed1", "-seed2")]
     runs = [chapter.record(f"multiple_machines/{name}.jsonl") for name in names]
     epochs = [epoch for run in runs for epoch in timed_epochs(run)]
-    seconds[way] = summarize([epoch.seconds for epoch in epochs])
+    seconds[way] = seconds_per_epoch(*runs)
     sent[way] = median(epoch.wire_bytes for epoch in epochs) / 1e6
     accuracies = ", ".join(f"{final_accuracy(run):.3f}" for run in runs)
     print(f"{way:19} {sent[way]:.0f} MB and {seconds[way]} s per epoch,")
     print(f"{'':19} accuracy {accuracies}")
-print("commit", runs[0].header.git_commit[:7])
-assert abs(sent["dist_sync"] / (per_epoch / 1e6) - 1) < 0.01  # as computed above
-assert 0.5 < sent["2 bits per gradient"] / sent["dist_sync"] < 0.6
-assert seconds["2 bits per gradient"].overlaps(seconds["dist_sync"])
-assert seconds["dist_async"].q3 < seconds["dist_sync"].q1
+for way in ("2 bits per gradient", "dist_async"):
+    print(fill(phrase(way, seconds[way], "dist_sync", seconds["dist_sync"]), 88))
 
 # %% [markdown]
 # The sums send what we have computed above. Two bits per gradient send more than half
-# of it, since only the pushes are compressed. They save no time here: the quartiles of
-# the seconds overlap, and the median is higher. Not waiting is faster, beyond the
-# quartiles.
+# of it, since only the pushes are compressed. Whether they save time cannot be told,
+# and the median is higher. Not waiting is faster, by more than equal runs differ.
 #
 # Compare the accuracies only as ranges of three seeds. Where ranges overlap, the
 # records do not show that a way makes the training better or worse.

@@ -95,9 +95,9 @@ for name, path in {
             place = "below" if took < low else "above" if took > high else "inside"
             places[place] += 1
     twice = median(python[2]) / median(python[1])
-    print(f"{name}: Python needs {twice:.2f} times as long; of the steps", end=" ")
-    print(*(f"{places[p]} lie {p}" for p in ("below", "inside", "above")), sep=", ")
-    print(f"    two are slower, or pay: {break_even(speedups(study, 2))} images")
+    print(f"{name}: Python needs {twice:.2f} times as long, steps lie", end=" ")
+    print(*(f"{places[p]} {p}" for p in ("below", "inside", "above")), sep=", ")
+    print(f"    break-even: {break_even(speedups(study, 2))} images")
     if name == "two cores, in Gluon":
         most = max(places, key=places.get)
 chapter.answer("steps on two cores: below, inside or above", most)
@@ -225,7 +225,8 @@ ours = chapter.table(
 print()
 names = [f"gpu_scaling/book-ddp-gpu{n}.jsonl" for n in (1, 2, 4)]
 ddp = chapter.table(*names, unit="ms")
-said = "faster" if ours[2].is_below(ours[1]) else "slower"
+said = "faster" if ours[2].is_below(ours[1]) else "not told"
+said = "slower" if ours[1].is_below(ours[2]) else said
 chapter.answer("from scratch on two GPUs: faster or slower", said)
 large = ddp["PyTorch DDP, batch 8,192"]
 chapter.answer("speedup of four H200s, batch 8,192", large[1].median / large[4].median)
@@ -288,7 +289,7 @@ chapter.score()
 #    Rent one, unless an hour is worth more than `6 / 3 = 2` dollars. From `18 / 1 = 18`
 #    dollars per hour on, rent four.)*
 #
-# **Puzzle.** `overlap`, in `python -m d2lpar.puzzles`.
+# **Puzzles.** `overlap`, in `python -m d2lpar.puzzles`.
 #
 # ## Sources
 #

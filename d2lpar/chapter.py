@@ -202,7 +202,8 @@ def _times(run: Run) -> Iterator[tuple[str, int, Summary]]:
             counts = [word for word in words if COUNT.fullmatch(word)]
             row = ", ".join(word for word in words if word not in counts)
             n = int(counts[0].split()[0]) if counts else 1
-            yield row, n, arm.summary if arm.samples else NOTHING
+            name = row or run.header.benchmark
+            yield name, n, arm.summary if arm.samples else NOTHING
     elif run.lines_of(StepRecord):
         from d2lpar.scaling.model import studies
         from d2lpar.scaling.result import name_of

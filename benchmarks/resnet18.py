@@ -235,6 +235,7 @@ def measure(args: argparse.Namespace) -> None:
         lambda seed: arms_of(args, seed), range(args.rounds)
     )
     data = datasets.load(args.data, n_train=args.images)
+    kind, _, count = args.devices.partition(":")
     run = arms.record(
         args.out / "resnet18.jsonl",
         every,
@@ -243,7 +244,7 @@ def measure(args: argparse.Namespace) -> None:
         dataset=data.name,
         dataset_sha256=data.sha256,
         settings={"n_train": args.images, "num_epochs": args.epochs},
-        on_gpus=arms.gpu_names(args.devices),
+        **(arms.gpu_fields(range(int(count))) if kind == "gpu" else {}),
         first_losses_checked=bool(args.first_steps),
     )
     print(table(run))

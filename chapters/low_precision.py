@@ -403,11 +403,11 @@ assert fast.images_per_sec_q1 > 2 * slow.images_per_sec_q3
 #
 # ## On a GPU
 #
-# On an H200 the picture differs. The next cell prints the speeds of the record and, for
+# On an H100 the picture differs. The next cell prints the speeds of the record and, for
 # each precision that did not run, MXNet's message.
 
 # %%
-gpu = chapter.record("h200/low_precision/book-gpu1.jsonl")
+gpu = chapter.record("gpus/low_precision/book-gpu1.jsonl")
 print("commit", gpu.header.git_commit[:7])
 on_gpu = {}
 for row in gpu.lines_of(PrecisionRecord):

@@ -305,9 +305,9 @@ print("accepted:", *(accepted or ["neither"]))
 # and we must not use write-allocate to explain other times of the same machine.
 #
 # One machine's numbers say little about another one. Here are records of one core of an
-# AMD EPYC and of an H200, with arrays of 50,000,000 numbers, 200 MB, which are larger
+# AMD EPYC and of an H100, with arrays of 50,000,000 numbers, 200 MB, which are larger
 # than the usual caches. All rows process the same amount of data, on the core with one
-# thread. A plain loop in C shows what this thread can reach, and NumPy beside the H200
+# thread. A plain loop in C shows what this thread can reach, and NumPy beside the H100
 # runs on its host. The bytes are those of the kernel: y = 2 x reads one array and
 # writes one; the update reads two and writes one. The last line counts the five arrays
 # of MXNet's update.
@@ -319,7 +319,7 @@ print("accepted:", *(accepted or ["neither"]))
 chapter.predict("MXNet's update / the kernel's, on a core", None)
 arrays_moved = {"y = 2 x": 2, "p -= step * grad": 3}
 recorded = {}
-for folder, where in (("", "1 context, 1 thread"), ("h200/", "1 GPU")):
+for folder, where in (("", "1 context, 1 thread"), ("gpus/", "1 GPU")):
     run = chapter.record(f"{folder}benchmarks/kernels.jsonl")
     print(f"{where}:")
     for arm in arm_times(run):
@@ -358,9 +358,9 @@ chapter.score()
 # only arrays count, agrees with this. The experiment in place, however, is the direct
 # test, so trust it more.
 #
-# On the H200 the ranges of the kernels and of MXNet's operators overlap, although MXNet
+# On the H100 the ranges of the kernels and of MXNet's operators overlap, although MXNet
 # moves five arrays for the update. The printed rates of the kernels are far below the
-# 4,800 GB/s of the card's memory [2]. MXNet's update, with its five arrays counted,
+# 3,350 GB/s of the card's memory [2]. MXNet's update, with its five arrays counted,
 # moves bytes faster than our kernel, so the memory does not limit our kernels there.
 # MXNet reuses freed memory of a GPU from a pool, so allocation does not explain the
 # difference either.
@@ -372,10 +372,10 @@ chapter.score()
 # are two different kernels. Our kernels give each thread one element only. Exercise 6
 # shows whether this sets the rate.
 #
-# (Chapter 4 doubles the same numbers by MXNet in
+# (On an H200 Chapter 4 doubles the same numbers by MXNet in
 # [0.393 ms](../figures/h200/timing/book-results.txt "x2 MXNet in place 1 GPU | ms").
-# That is another protocol: `x *= 2` in place, without the untimed call that precedes
-# each sample here. We have not found out which of the two makes the difference.)
+# That is another card and another protocol: `x *= 2` in place, without the untimed call
+# that precedes each sample here.)
 #
 # ## A sum in two steps
 #
@@ -455,4 +455,4 @@ assert abs(total.item() - exact) < 1e-5 * exact
 #   <https://soroban.highreso.jp/blog/blog-2326/>. The task of doubling 50,000,000
 #   numbers is from <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in
 #   Korean).
-# - [2] NVIDIA, "H200 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/h200/>
+# - [2] NVIDIA, "H100 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/h100/>

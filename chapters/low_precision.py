@@ -396,11 +396,11 @@ chapter.score()
 #
 # ## On a GPU
 #
-# On an H200 the picture differs. The next cell prints the speeds of the record and, for
+# On an H100 the picture differs. The next cell prints the speeds of the record and, for
 # each precision that did not run, MXNet's message.
 
 # %%
-gpu = chapter.record("h200/low_precision/book-gpu1.jsonl")
+gpu = chapter.record("gpus/low_precision/book-gpu1.jsonl")
 for row in gpu.lines_of(PrecisionRecord):
     if row.weights == "trained":
         speed = f"{row.images_per_sec:,.0f} images/s"

@@ -202,13 +202,13 @@ print(f"{measured / (4 * per_image):.2f} times the count")
 # arrays that are freed and omits others.
 #
 # How far can one trust such an estimate? The project has measured whole trainings on
-# CPU contexts ([record](../figures/benchmarks/memory.jsonl)) and on an H200
-# ([record](../figures/h200/benchmarks/memory.jsonl)). We divide each measured peak by
+# CPU contexts ([record](../figures/benchmarks/memory.jsonl)) and on an H100
+# ([record](../figures/gpus/benchmarks/memory.jsonl)). We divide each measured peak by
 # its estimate.
 
 # %%
 ratios = {}
-for folder, kind in (("benchmarks", "cpu"), ("h200/benchmarks", "gpu")):
+for folder, kind in (("benchmarks", "cpu"), ("gpus/benchmarks", "gpu")):
     record = chapter.record(f"{folder}/memory.jsonl")
     sizes = {"n_train": record.header.settings["n_train"], "n_test": 200}
     print(f"measured / estimated, on a {kind.upper()}")
@@ -224,8 +224,8 @@ print(f"{sum(r > 1 for r in ratios.values())} of {len(ratios)} are above 1")
 # The estimate is not a bound: some trainings needed more, and large batches on two
 # contexts needed less. As we have seen, it counts outputs that need not be kept, and it
 # cannot count what an algorithm needs. It shows whether a batch fits with room to
-# spare, and no more. The constants for GPUs were fitted to these very measurements, so
-# their agreement proves little about other networks and other GPUs.
+# spare, and no more. The constants for GPUs were fitted to such measurements on an
+# H200, so their agreement proves little about other networks.
 #
 # ## Three ways to need less
 #

@@ -5,7 +5,7 @@
 # they faster?
 #
 # ![How many times as fast two devices are as one, by batch size, on cores and on
-# H200s](../figures/multiple_gpus/two-devices.png)
+# GPUs](../figures/multiple_gpus/two-devices.png)
 #
 # **In one sentence.** k devices compute the update of one device, and they are faster
 # only if each of them has enough work. *Dive into Deep Learning* (d2l) [1] trained

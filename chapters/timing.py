@@ -335,9 +335,9 @@ chapter.score()
 # pass needs about twice as many, so a step needs 13.5e6 per image.
 #
 # In Gluon a step of 256 images takes
-# [1.16 ms](../figures/h200/scaling/book-1thread-results.txt "concise 256 | ms on 1") on
-# an H200, whose float32 peak is 67 TFLOPS. The MFU is therefore `256 * 13.5e6 / 1.16e-3
-# / 67e12 = 4.4 %`. In comparison, the largest Llama 3 was trained at an MFU of 38 to
+# [0.83 ms](../figures/gpus/scaling/book-1thread-results.txt "concise 256 | ms on 1") on
+# an H100, whose float32 peak is 67 TFLOPS. The MFU is therefore `256 * 13.5e6 / 0.83e-3
+# / 67e12 = 6.2 %`. In comparison, the largest Llama 3 was trained at an MFU of 38 to
 # 43 % [6]. A low MFU does not show its cause. Chapter 6 looks for it.
 #
 # ## Summary

@@ -148,7 +148,7 @@ def verdict(
 
 
 def record(name: str) -> Run:
-    """Return a committed record: ``record("h200/peers/custom-gpu2.jsonl")``.
+    """Return a committed record: ``record("gpus/peers/custom-gpu2.jsonl")``.
 
     `name` is a path below ``figures/``. Raises :class:`RecordError` without a clone.
     """

@@ -5,7 +5,7 @@
     python tools/gallery.py --draw     pictures and tables of the records that are there
     python tools/gallery.py --check    what disagrees with the records; exit 1 if any
     python tools/gallery.py scaling timing      some parts only
-    python tools/gallery.py --devices gpu:2     the parts of two GPUs, to figures/h200
+    python tools/gallery.py --devices gpu:2     the parts of two GPUs, to figures/gpus
     python tools/gallery.py --devices cpu:2     the same, tiny, to runs/rehearsal
 
 Only this writes to figures/. The machine must have nothing else to do. A command whose
@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))  # where d2lpar is not installed
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import arms
@@ -192,41 +193,50 @@ def on_two_gpus() -> list[Part]:
             tuple(f"{folder}/{chapter}/{stem}-gpu{n}.jsonl" for n in (1, 2)),
         )
 
-    first = [training(c, f"d2lpar run {c}", "h200") for c in chapters]
+    first = [training(c, f"d2lpar run {c}", "gpus") for c in chapters]
     # In equal forms: Chapter 6 has one GPU and two, each with and without a graph.
     no_graph = f"MXNET_ENABLE_CUDA_GRAPHS=0 d2lpar run {chapters[1]}"
-    first.append(training(chapters[1], no_graph, "h200/no_graph"))
+    first.append(training(chapters[1], no_graph, "gpus/no_graph"))
     seeds = [
-        training(c, f"d2lpar run {c} --seed={seed}", "h200/seeds", stem)
+        training(c, f"d2lpar run {c} --seed={seed}", "gpus/seeds", stem)
         for seed, stem in enumerate(["book", *(f"book-seed{k}" for k in range(1, 5))])
         for c in chapters
     ]
     variants = ("scratch", "concise")
     study = Step(
-        f"d2lpar run scaling {counts} {data} --out=figures/h200",
-        tuple(f"h200/scaling/book-1thread-{v}-gpu2.jsonl" for v in variants),
+        f"d2lpar run scaling {counts} {data} --out=figures/gpus",
+        tuple(f"gpus/scaling/book-1thread-{v}-gpu2.jsonl" for v in variants),
     )
-    peers = "python benchmarks/peers.py --preset=book --rounds=3 --num-epochs=3 "
-    peers += "--num-devices=1,2 --devices=gpu:2 --peers=pytorch_loop,ddp,jax_loop"
+    # A process takes about 14 s, most of it to start: one times several epochs.
+    peers = "python benchmarks/peers.py --preset=book --devices=gpu:2 --rounds=4"
+    ways = {  # of at most 8 minutes each
+        "pytorch_loop,ddp,jax_loop --num-devices=1": "one",
+        "ddp,jax_loop --num-devices=2": "two",
+    }
+    recipes = {"": "--num-epochs=12", "_8192": "--num-epochs=100 "
+               "--global-batch-size=8192 --lr=0.8"}  # fmt: skip
     tiny = "--preset=quick --rounds=1 --num-epochs=1 --n-train=512 --n-test=100"
     beside = [
-        Step(f"{peers} --out=figures/h200/peers", ("h200/peers/custom-gpu2.jsonl",),
-             tiny),
-        Step(f"{peers} --global-batch-size=8192 --out=figures/h200/peers_8192",
-             ("h200/peers_8192/custom-gpu2.jsonl",), f"{tiny} --global-batch-size=256"),
+        Part(f"peers, {count}{size and ' of 8,192'}", 8, (Step(
+            f"{peers} --peers={which} {recipe} --out=figures/gpus/peers{size}/{count}",
+            (f"gpus/peers{size}/{count}/custom-gpu{1 + (count == 'two')}.jsonl",),
+            f"{tiny} --global-batch-size=256",
+        ),))
+        for size, recipe in recipes.items()
+        for which, count in ways.items()
     ]  # fmt: skip
 
     def benchmark(name: str, words: str, tiny: str) -> Part:
-        command = f"python benchmarks/{name}.py {words} --out=figures/h200/benchmarks"
-        record = f"h200/benchmarks/{name}.jsonl"
+        command = f"python benchmarks/{name}.py {words} --out=figures/gpus/benchmarks"
+        record = f"gpus/benchmarks/{name}.jsonl"
         return Part(f"benchmarks/{name}", 1, (Step(command, (record,), tiny),))
 
     def run(chapter: str, words: str, record: str, minutes: int) -> Part:
-        command = f"d2lpar run {chapter} {words} --out=figures/h200"
-        return Part(chapter, minutes, (Step(command, (f"h200/{record}",)),))
+        command = f"d2lpar run {chapter} {words} --out=figures/gpus"
+        return Part(chapter, minutes, (Step(command, (f"gpus/{record}",)),))
 
     # The published GAN goes on from a checkpoint; all 4,000 epochs take 5 minutes more.
-    checkpoints = (ROOT / "runs" / "gallery").glob("h200/gan/*/gpu1.epoch*")
+    checkpoints = (ROOT / "runs" / "gallery").glob("gpus/gan/*/gpu1.epoch*")
     resume = " --resume=last" if any(checkpoints) else ""
     resnet = "--devices=gpu:2 --rounds=1 --epochs=6"
     tiny = "--rounds=1 --epochs=2 --channels=4 --images=512 --data=sample"
@@ -234,7 +244,7 @@ def on_two_gpus() -> list[Part]:
         Part("trainings", 2, tuple(first)),
         Part("trainings, five seeds", 4, tuple(seeds)),
         Part("scaling", 3, (study,)),
-        Part("peers", 6, tuple(beside)),
+        *beside,
         benchmark("resnet18", resnet, tiny)._replace(minutes=2),
         run("timing", one, "timing/book-gpu1.jsonl", 3),
         benchmark("kernels", "--devices=gpu:1 --rounds=3",
@@ -341,7 +351,9 @@ def run_step(step: Step) -> None:
 def run(command: str) -> None:
     """Run a command, which may begin with variables. Raises RunError if it fails."""
     python = {"d2lpar": [sys.executable, "-m", "d2lpar"], "python": [sys.executable]}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    kept = os.environ.get("PYTHONPATH")  # may hold d2lpar's libraries, or MXNet
+    path = os.pathsep.join(filter(None, (str(ROOT), kept)))
+    environment = {**os.environ, "PYTHONPATH": path}
     words = shlex.split(command)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")

@@ -191,7 +191,7 @@ D2L = {"global_batch_size": 256, "seconds on 1": 1.8, "seconds on 2": 2.5}  # V1
 @answers(
     "multiple_gpus/two-devices",
     "scaling/book-*-concise-*",
-    "h200/scaling/book-*-concise-*",
+    "gpus/scaling/book-*-concise-*",
 )
 def two_devices(cores: Runs, gpus: Runs) -> Picture:
     """When are two devices faster than one?"""
@@ -312,7 +312,7 @@ def clocks(cores: Runs, gpus: Runs) -> Picture:
     )  # fmt: skip
 
 
-@answers("benchmarks/kernels", "benchmarks/kernels", "h200/benchmarks/kernels")
+@answers("benchmarks/kernels", "benchmarks/kernels", "gpus/benchmarks/kernels")
 def kernels(cores: Runs, gpus: Runs) -> Picture:
     """Are kernels in CUDA C worth it?"""
     found = seconds([*cores, *gpus])
@@ -347,7 +347,7 @@ def kernels(cores: Runs, gpus: Runs) -> Picture:
 @answers(
     "scaling/speedup",
     "scaling/book-1thread-*",
-    "h200/scaling/book-1thread-*",
+    "gpus/scaling/book-1thread-*",
     "gpu_scaling/book-ddp-*",
 )
 def speedup(cores: Runs, gpus: Runs, ddp: Runs) -> Picture:
@@ -432,7 +432,7 @@ def one_step() -> Picture:
 @answers(
     "scaling/all-reduce",
     "scaling/book-1thread-*",
-    "h200/scaling/book-1thread-*",
+    "gpus/scaling/book-1thread-*",
     "h200/timing/book-gpu2",
 )
 def all_reduce(cores: Runs, gpus: Runs, copying: Runs) -> Picture:
@@ -651,15 +651,15 @@ def sharing(runs: Runs) -> Picture:
 
 
 @answers(
-    "peers/lenet", "peers/custom-cpu2", "h200/peers/custom-gpu2",
-    "h200/peers_d2l/custom-gpu2", "h200/peers_8192/custom-gpu2",
+    "peers/lenet", "peers/custom-cpu2", "gpus/peers/custom-gpu2",
+    "gpus/peers_d2l/custom-gpu2", "gpus/peers_8192/custom-gpu2",
 )  # fmt: skip
 def peers(cores: Runs, small: Runs, d2ls: Runs, large: Runs) -> Picture:
     """How fast is d2lpar beside PyTorch and d2l?"""
     arms = {
         f"batch 256, {machine(cores[0])}": fastest(cores),
-        "batch 256, H200s": fastest([*small, *d2ls]),
-        "batch 8,192, H200s": fastest(large),
+        f"batch 256, {machine(small[0])}": fastest([*small, *d2ls]),
+        f"batch 8,192, {machine(large[0])}": fastest(large),
     }
     here = next(iter(arms.values()))
     on_cores = {side(arm): arm.summary for arm in here}
@@ -674,8 +674,8 @@ def peers(cores: Runs, small: Runs, d2ls: Runs, large: Runs) -> Picture:
         by=beaten,
     )
     words = (
-        "an epoch of LeNet, 60,000 images, each side's fastest way, n = 5 or 6; d2l on "
-        "H200s in another sitting"
+        "an epoch of LeNet, each side's fastest way, PyTorch eager; at 8,192 no "
+        "training learnt"
     )
     runs = [*cores, *small, *d2ls, *large]
     named = {

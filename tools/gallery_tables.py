@@ -30,6 +30,7 @@ from d2lpar.records.comparison import (
     in_cell,
     ratio,
     seconds_per_epoch,
+    summarize,
 )
 from d2lpar.records.kinds import (
     ArmSample,
@@ -286,6 +287,37 @@ def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:
     return [work, name, *_spread(seconds), times, error]
 
 
+def _forms(runs: Runs) -> str:
+    """Peers on GPUs: seconds per epoch, and epochs and seconds to an accuracy of 0.80.
+
+    A process is a sample. Seconds to the accuracy are epochs times the process's median
+    seconds per epoch, so that compiling does not count.
+    """
+    rows = []
+    for run in runs:
+        card = labels.hardware([run.header])
+        for arm, same in group(run.lines_of(ArmSample), lambda x: x.arm).items():
+            processes = list(group(same, lambda x: x.round).values())
+            times = [
+                median(x.seconds for x in lines if not x.warm_up) for lines in processes
+            ]
+            first = [
+                next((x.epoch for x in lines if x.test_acc >= 0.80), None)
+                for lines in processes
+            ]
+            until = [n * t for n, t in zip(first, times) if n]
+            ends = [lines[-1].test_acc for lines in processes]
+            rows.append([
+                arm, card, *_spread(summarize(times)),
+                f"{len(until)} of {len(first)}",
+                number(median(until)) if until else "-",
+                f"{min(ends):.3f} to {max(ends):.3f}", _record(run),
+            ])  # fmt: skip
+    columns = ["", "card", "seconds per epoch", "range", "processes"]
+    columns += ["reach 0.80", "seconds until then", "accuracy at the end", "record"]
+    return _table(columns, rows)
+
+
 def _faces(runs: Runs) -> str:
     """The quality of faces after the most steps that all of the trainings took."""
     frames = [run.lines_of(FrameRecord) for run in runs]
@@ -324,5 +356,6 @@ BLOCKS: dict[str, tuple[str, Callable[[Runs], str]]] = {
     "errors": ("Errors by steps", _errors),
     "memory": ("MiB by batch", _memory),
     "arms": ("Seconds of every row", _arms),
+    "forms": ("Seconds and accuracy of every form", _forms),
     "faces": ("Faces by seed", _faces),
 }

@@ -69,13 +69,21 @@ def test_rows_on_gpus_see_as_many_gpus_as_they_use(monkeypatch):
         "d2l's notebook loop, 2 GPUs": "4,6",
         "d2l's PyTorch tab, 1 GPU": "4",
         "d2l's PyTorch tab, 2 GPUs": "4,6",
-        "PyTorch, plain loop, 1 GPU": "4",
-        "PyTorch DDP, 1 GPU": "4",
-        "PyTorch DDP, 2 GPUs": "4,6",
-        "JAX, 1 GPU": "4",
-        "JAX, 2 GPUs": "4,6",
+        "PyTorch, eager, 1 GPU": "4",
+        "PyTorch, CUDA graph, 1 GPU": "4",
+        "PyTorch, torch.compile, 1 GPU": "4",
+        "PyTorch, torch.compile, CUDA graph, 1 GPU": "4",
+        "PyTorch DDP, eager, 1 GPU": "4",
+        "PyTorch DDP, CUDA graph, 1 GPU": "4",
+        "PyTorch DDP, eager, 2 GPUs": "4,6",
+        "PyTorch DDP, CUDA graph, 2 GPUs": "4,6",
+        "JAX, a call per step, 1 GPU": "4",
+        "JAX, a call per epoch, 1 GPU": "4",
+        "JAX, a call per step, 2 GPUs": "4,6",
+        "JAX, a call per epoch, 2 GPUs": "4,6",
     }
-    assert found["PyTorch DDP, 2 GPUs"].job["device"] == "cuda"
+    captured = found["PyTorch DDP, CUDA graph, 2 GPUs"]
+    assert captured.job["device"] == "cuda" and captured.job["form"] == "graph"
 
 
 @pytest.mark.slow

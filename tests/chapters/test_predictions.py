@@ -86,7 +86,7 @@ def test_a_class_is_drawn_and_counted(folder, capsys):
 def test_a_committed_record_is_found_from_any_folder(folder):
     if not (Path(chapter.__file__).parents[1] / "figures").is_dir():
         pytest.skip("not a checkout")
-    assert chapter.record("h200/peers/custom-gpu2.jsonl").lines
+    assert chapter.record("gpus/peers/custom-gpu2.jsonl").lines
     with pytest.raises(RecordError, match="figures/none.jsonl: not found"):
         chapter.record("none.jsonl")
 

@@ -18,8 +18,8 @@ DOCUMENTS = [
     ROOT / "benchmarks" / "SPEED.md",
     *(path for name in ("docs/*.md", "chapters/*.py") for path in ROOT.glob(name)),
 ]
-TABLE = "figures/h200/scaling/book-1thread-results.txt"
-PEERS = "figures/h200/peers_d2l/custom-gpu2.jsonl"
+TABLE = "figures/gpus/scaling/book-1thread-results.txt"
+PEERS = "figures/gpus/peers_d2l/custom-gpu2.jsonl"
 ARM, TWO = "d2l's notebook loop, 1 GPU", "d2l's notebook loop, 2 GPUs"
 LENET = "figures/multiple_gpus/book-1thread-cpu1.jsonl"
 SEEDS = "figures/seeds/multiple_gpus/book-cpu1.jsonl"

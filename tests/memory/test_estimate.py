@@ -55,7 +55,7 @@ def test_items_by_hand():
 
 
 def test_the_estimate_for_a_gpu_is_near_what_an_h200_took():
-    run = files.read(ROOT / "figures/h200/benchmarks/memory.jsonl")
+    run = files.read(ROOT / "figures/gpus/benchmarks/memory.jsonl")
     for sample in run.lines:
         ratio = sample.peak_bytes / memory_estimate.of_sample(run, sample)
         assert 0.95 < ratio < 1 / (1 - estimate.SAFETY_MARGIN), sample.batch_size

@@ -56,8 +56,8 @@ def test_a_study_knows_its_steps_and_speedups(run):
     [
         ("scaling/book-1thread-concise-cpu2", ("kvstore local", 8)),
         ("scaling/book-1thread-scratch-cpu2", ("book", 1)),
-        ("h200/scaling/book-1thread-concise-gpu2", ("kvstore device", 1)),
-        ("h200/scaling/book-1thread-scratch-gpu2", ("book", 1)),
+        ("gpus/scaling/book-1thread-concise-gpu2", ("kvstore device", 1)),
+        ("gpus/scaling/book-1thread-scratch-gpu2", ("book", 1)),
     ],
 )
 def test_the_committed_records_have_the_all_reduce_of_their_steps(record, size):

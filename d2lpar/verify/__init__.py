@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,6 +230,21 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
         yield check
         if check.verdict == "unjudged" and not check.mistake:
             return  # several devices do not answer
+    if getattr(first.module, "EXACT", False) and "the same bits" not in done:
+        yield Check("the same bits", "wrong", "")
+        yield check_bits(first, [rows] if even else [rows, odd])
+
+
+def check_bits(bench: Bench, batches: list) -> Check:
+    """Compare the bytes of a step on 2, 3, ... devices with those of one device."""
+    equal = {1}
+    for rows, count in product(batches, range(2, bench.N + 1)):
+        with suppress(RunError):  # of a batch or a count that a step may refuse
+            if differ := bench.other_bytes(rows, count):
+                line = f"{differ} bytes differ on {count} devices, {len(rows)} samples"
+                return Check("the same bits", "wrong", line, "other bits")
+            equal.add(count)
+    return Check("the same bits", "right", f"on {sorted(equal)} devices")
 
 
 def check_call(

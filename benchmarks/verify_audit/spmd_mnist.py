@@ -6,8 +6,7 @@ PUBLIC=CLONE_OF_JAX d2lpar verify spmd_mnist.py --even
 import os
 import sys
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax
 import numpy
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -17,21 +16,20 @@ import spmd_mnist_classifier_fromscratch as public
 
 
 def init(seed):
-    rng = numpy.random.RandomState(seed)
-    pairs = public.init_random_params(0.5, [6, 8, 3], rng)
+    pairs = public.init_random_params(0.5, [6, 8, 3], numpy.random.RandomState(seed))
     return [a.astype("float32") for pair in pairs for a in pair]
 
 
 def batch(n, seed):
     rng = numpy.random.default_rng(seed)
-    return rng.normal(size=(n, 6)).astype("f4"), numpy.eye(3, dtype="f4")[
-        rng.integers(0, 3, n)
-    ]
+    y = rng.integers(0, 3, n)
+    return rng.normal(size=(n, 6)).astype("float32"), numpy.eye(3, dtype="float32")[y]
 
 
-def step(params, X, y, num_devices, lr, steps=1):
-    public.step_size = lr
-    public.train_step.clear_cache()  # it reads the rate when it is compiled
+def step(params, X, y, num_devices, lr):
+    if vars(public).get("step_size") != lr:  # it is read when the step is compiled
+        public.step_size = lr
+        public.train_step.clear_cache()
     devices = jax.devices()[:num_devices]
     mesh = jax.make_mesh(
         (num_devices,), ("batch",), (AxisType.Explicit,), devices=devices
@@ -40,6 +38,4 @@ def step(params, X, y, num_devices, lr, steps=1):
     pairs = list(zip(params[::2], params[1::2]))
     pairs = jax.device_put(pairs, NamedSharding(mesh, PartitionSpec()))
     with jax.set_mesh(mesh):
-        for _ in range(steps):
-            pairs = public.train_step(pairs, data)
-    return [a for pair in pairs for a in pair]
+        return [a for pair in public.train_step(pairs, data) for a in pair]

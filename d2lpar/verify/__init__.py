@@ -20,6 +20,7 @@ from d2lpar.verify.mistakes import explain
 __all__ = ["Check", "summary", "verify"]
 
 STATUS = {"right": 0, "wrong": 1, "unjudged": 2}  # the exit status of a summary
+LAST = "the first batch again"  # the last check: without it a verdict is not complete
 BATCHES = 3  # of three seeds: a mistake may not show in the first one
 
 
@@ -61,6 +62,8 @@ def verify(
             for begun in found:
                 if begun.line:
                     checks.append(begun)
+            if checks[-1].what != LAST and checks[-1].verdict != "unjudged":
+                checks.append(Check(LAST, "unjudged", "its process ended before it"))
             break
         except RunError as error:  # of what every step must answer, or its process died
             line, mistake = str(error), ""
@@ -73,7 +76,8 @@ def verify(
                 line += f": {SENTENCES['hangs']}" if mistake else ""
             checks.append(begun._replace(line=line, mistake=mistake))
             # A new process makes the other checks, if the first one was right.
-            if not (done or checks[0].verdict == "right") or begun.verdict != "wrong":
+            is_right = any(check.verdict == "right" for check in checks)
+            if begun.verdict != "wrong" or not is_right:
                 break
     return [*checks, summary(checks)]
 
@@ -202,7 +206,7 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
         "an uneven batch": (odd, {}),
         "fewer samples than devices": (range(N - 1), {}),
         "uneven accumulation": (odd, {"accumulate": 2}),
-        "the first batch again": (rows, {}),
+        LAST: (rows, {}),
     }
     for check in () if done else check_one_device(benches):
         if check.what in calls and check.verdict == "skipped":

@@ -32,7 +32,7 @@ def printed(command: list, **variables) -> tuple[int, str]:
     """Run `python -m d2lpar.verify`; return its status and what it printed."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", "d2lpar.verify", *command],
+        [sys.executable, "-m", "d2lpar.verify", "--timeout", "150", *command],
         cwd=SUBJECTS,
         env={**os.environ, "PYTHONPATH": path, **variables},
         capture_output=True,

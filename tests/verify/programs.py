@@ -379,7 +379,7 @@ def judge(framework: str, program: str) -> list:
         "print(json.dumps(checks))"
     )
     devices = str(DEVICES.get((framework, program), 2))
-    timeout = "30" if program == "idle_process" else "200"  # it hangs
+    timeout = "100" if program == "idle_process" else "200"  # it hangs
     words = [f"steps_{framework}.py", devices, timeout]
     done = subprocess.run(
         [python_of(framework), "-c", code, *words],

@@ -125,6 +125,16 @@ def test_an_error_on_several_devices_is_wrong_unless_it_refuses(
         assert check.line == "NotImplementedError: uneven"
 
 
+def test_a_file_that_ends_early_is_not_right(tmp_path):
+    forged = (
+        "import d2lpar.process as P; from d2lpar.verify import Check; "
+        "P._send('result', Check('2 devices against one', 'right', '0')); "
+        "P._send('end')"
+    )
+    *_, last, summary = verify(step_file(tmp_path, step=forged))
+    assert (last.what, summary.verdict) == ("the first batch again", "unjudged")
+
+
 def test_an_argument_is_obeyed_only_if_it_has_a_name(tmp_path):
     path = step_file(tmp_path)
     path.write_text(

@@ -210,6 +210,7 @@ def without_gpus() -> None:
     for kind in (nn.Module, torch.Tensor):
         kind.to = stays(kind.to)  # type: ignore
         kind.cuda = lambda self, *_, **__: self  # type: ignore
+    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore
     torch.cuda.set_device = lambda *_: None
     torch.cuda.device_count = lambda: 8  # as a machine that runs such programs has
     if hasattr(torch, "accelerator"):

@@ -143,7 +143,8 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
         name
         for name in dict.fromkeys(name for of_run in all_settings for name in of_run)
         if name not in may_differ
-        and any(s.get(name) != all_settings[0].get(name) for s in all_settings)
+        # Records of before a setting was there have it as False.
+        and len({str(of_run.get(name) or None) for of_run in all_settings}) > 1
     ]
 
 

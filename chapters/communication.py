@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from functools import partial
 from statistics import median
+from textwrap import fill
 
 import numpy
 
@@ -154,7 +155,7 @@ for n, sizes in buckets.items():
     print(f"{len(sizes)} bucket(s) of {n}: {median(summed[n]):.2f} ms", end="; ")
     print(f"on the slow link {late[n]:.1f} ms after the backward pass")
 names = "eight buckets", "one bucket"
-print(chapter.verdict(summed[1], summed[8], names, "ms", in_turn=True))
+print(fill(chapter.verdict(summed[1], summed[8], names, "ms", in_turn=True), 88))
 print(f"on the slow link buckets of {min(late, key=late.get)} finish first")
 
 # %% [markdown]

@@ -22,6 +22,7 @@
 import time
 from collections import Counter
 from statistics import median
+from textwrap import fill
 
 from d2lpar import chapter, devices, init_lenet, np, npx
 from d2lpar.parallel import allreduce, get_params, train_batch
@@ -95,7 +96,7 @@ for name, path in {
             place = "below" if took < low else "above" if took > high else "inside"
             places[place] += 1
     twice = median(python[2]) / median(python[1])
-    print(f"{name}: Python needs {twice:.2f} times as long, steps lie", end=" ")
+    print(f"{name}: Python needs {twice:.2f} times as long;", end=" ")
     print(*(f"{places[p]} {p}" for p in ("below", "inside", "above")), sep=", ")
     print(f"    break-even: {break_even(speedups(study, 2))} images")
     if name == "two cores, in Gluon":
@@ -166,7 +167,7 @@ for half, batch in zip(sizes, sizes[1:]):
     told = compare(summarize(one, in_turn=True), summarize(both, in_turn=True))
     by_batch[batch] = told.ratio if told.is_told else None
 said = chapter.verdict(one, both, ("one device", "two"), "ms", in_turn=True)
-print(f"128 images: {said}")
+print(fill(f"128 images: {said}", 88))
 print(f"break-even: {break_even(by_batch)} images")
 
 # %% [markdown]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from math import isfinite
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,10 +168,11 @@ def table(
     """Show what committed records timed, and return the seconds by row and devices.
 
     `names` are paths below ``figures/``, of benchmarks, studies of steps and trainings.
-    A row is a form of the program; what two records timed is the first one's. A cell
-    has the median, and the range, in `unit` ("s" or "ms") for each of `per` steps. The
-    last columns say how many times as fast more devices are than one by the rule of
-    :func:`verdict`, "-" where it does not tell. `only` chooses rows by their beginning.
+    A row is a form of the program; what two records timed is the first one's, and what
+    all rows begin with is in the header. A cell has the median, and the range, in
+    `unit` ("s" or "ms") for each of `per` steps. The last columns say how many times as
+    fast more devices are than one by the rule of :func:`verdict`, "-" where it does not
+    tell. `only` chooses rows by their beginning.
     Raises :class:`RecordError` for a record that is not there.
     """
     scale = {"s": 1.0, "ms": 1e3}[unit] / per
@@ -179,17 +181,19 @@ def table(
         if seconds.n and (not only or row.startswith(tuple(only))):
             found.setdefault(row, {}).setdefault(n, seconds)
     counts = sorted({n for by_count in found.values() for n in by_count})
+    common = commonprefix(list(found))
+    common = common[: common.rfind(", ") + 2] if ", " in common else ""
     rows = []
     for row, by_count in found.items():
-        rows.append([row])
+        rows.append([row.removeprefix(common)])
         for n in counts:
             middle, spread, _ = by_count.get(n, NOTHING).cells(scale)
             rows[-1].append("-" if middle == "-" else f"{middle} ({spread})")
         for n in counts[1:]:
             both = {1, n} <= by_count.keys()
             rows[-1].append(in_cell(ratio(by_count[1], by_count[n]) if both else None))
-    columns = ["", *(f"{unit} on {n}" for n in counts)]
-    columns += [f"speedup of {n}" for n in counts[1:]]
+    columns = [common.removesuffix(", "), *(f"{unit} on {n}" for n in counts)]
+    columns += [f"speedup {n}" for n in counts[1:]]
     print(plain_table(columns, rows, names=1))
     return found
 
@@ -213,7 +217,7 @@ def _times(run: Run) -> Iterator[tuple[str, int, Summary]]:
                 yield f"{name_of(study)}, batch {batch:,}", n, study.seconds(n, batch)
     else:
         graphs = run.header.gpu_build.get("cuda_graphs")
-        how = {None: "", True: ", CUDA graphs", False: ", no CUDA graphs"}[graphs]
+        how = {None: "", True: ", CUDA graphs", False: ", no graph"}[graphs]
         yield run.header.chapter + how, run.header.num_devices, seconds_per_epoch(run)
 
 

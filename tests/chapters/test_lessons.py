@@ -115,22 +115,18 @@ WRITTEN = {
     "timing": {"dry-run-roofline.png", "dry-run-results.txt"},
     **dict.fromkeys(
         ("multiple_gpus", "multiple_gpus_concise"),
-        {"dry-run-sample-cpu2.jsonl", "dry-run-sample-seconds.png"},
+        {"cpu2.jsonl", "seconds.png"},
     ),
-    "multiple_machines": {"dry-run-sample-cpu2.jsonl"},
-    "scaling": {
-        "dry-run-sample-1thread-concise-cpu2.jsonl",  # on one device, too
-        "dry-run-sample-1thread-steps.png",  # one sample has no speedup
-        "dry-run-sample-1thread-results.txt",
-    },
+    "multiple_machines": {"cpu2.jsonl"},
+    "scaling": {"concise-cpu2.jsonl", "steps.png", "results.txt"},
     **dict.fromkeys(
         ("least_squares", "least_squares_large"),
         {"dry-run-cgls-cpu2.jsonl", "dry-run-results.txt"},
     ),
     "gan": {"dry-run-synthetic.gif", "dry-run-synthetic-samples.png"},
     "low_precision": {
-        "dry-run-sample-results.txt",
-        "dry-run-sample-cpu1-precision.png",
+        "results.txt",
+        "cpu1-precision.png",
     },
 }
 

@@ -385,7 +385,8 @@ def replicas_with_gradients(num_devices, shapes, seed=0):
         params = [rng.normal(size=shape).astype("float32") for shape in shapes]
         replicas.append(get_params(params, device))
         for p in replicas[-1]:
-            p.grad[:] = np.array(rng.normal(size=p.shape), dtype="float32", ctx=device)
+            grad = np.array(rng.normal(size=p.shape), dtype="float32", ctx=device)
+            p.grad[() if p.shape == () else slice(None)] = grad
     return replicas
 
 
@@ -403,7 +404,7 @@ def on_gpus(monkeypatch):
     return take_their_calls
 
 
-SHAPES = [(2, 3), (1,), (4, 1, 2), (5,)]
+SHAPES = [(2, 3), (1,), (4, 1, 2), (), (5,)]
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 3])

@@ -38,7 +38,7 @@ def supervise(
 ) -> None:
     """Run the roles until all workers have finished; restart all if one dies."""
     more = {"D2LPAR_ATTACHED": "1"}
-    begin = time.time()
+    begin = time.time(), time.monotonic()
     for restart in range(max_restarts + 1):
         address = roles[0].environment["DMLC_PS_ROOT_URI"]
         more["DMLC_PS_ROOT_PORT"] = str(free_port(address, port))
@@ -59,10 +59,15 @@ def supervise(
         if restart < max_restarts:
             again = f"restart {restart + 1} of {max_restarts}, from the last checkpoint"
             log.warning("%s\n%s", fault, again)
-            more["D2LPAR_RESUME_SINCE"] = repr(begin)
+            more["D2LPAR_RESUME_SINCE"] = repr(begun(*begin))
             time.sleep(PAUSE_TO_RESTART)
     after = f" after {max_restarts} restarts" if max_restarts else ""
     raise LaunchError(f"not complete{after}: {fault}")
+
+
+def begun(clock: float, monotonic: float) -> float:
+    """Return since when files are of this launch, also if the clock was set back."""
+    return min(clock, time.time() - (time.monotonic() - monotonic))
 
 
 class Process:

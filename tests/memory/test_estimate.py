@@ -63,17 +63,24 @@ def test_the_estimate_for_a_gpu_is_near_what_an_h200_took():
 
 ONE_THREAD = {"MXNET_CPU_TEMP_COPY": "4", "OMP_NUM_THREADS": "1"}
 PEAK = """
-from d2lpar import fashion_sample, lenet
+import sys
+from d2lpar import fashion_sample, lenet, lenet_concise
 from d2lpar.machine.host import process_status
-data = fashion_sample(512, 500)
-list(lenet.train(devices="cpu:1", data=data, num_epochs=1, global_batch_size=256))
+implementation, batch, n_train = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+train = {"scratch": lenet.train, "concise": lenet_concise.train}[implementation]
+data = fashion_sample(n_train, 500)
+list(train(devices="cpu:1", data=data, num_epochs=1, global_batch_size=batch))
 print(process_status("VmHWM"))
 """
 
 
-def test_the_estimate_is_near_what_a_process_takes():
-    need = lenet_need(256, 1, n_train=512, n_test=500)
-    assert 0.7 < int(python(PEAK, **ONE_THREAD)) / need.total < 1.4
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["scratch", "concise"])
+@pytest.mark.parametrize(("batch", "n_train"), [(64, 640), (512, 2048), (2000, 4000)])
+def test_the_estimate_is_near_what_a_process_takes(implementation, batch, n_train):
+    need = lenet_need(batch, 1, n_train=n_train, n_test=500)
+    peak = int(python(PEAK, implementation, batch, n_train, **ONE_THREAD))
+    assert 0.75 < need.total / peak < 1.3
 
 
 # What is free

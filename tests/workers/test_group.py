@@ -17,7 +17,7 @@ from d2lpar import datasets, lenet, lenet_concise
 from d2lpar.errors import SettingError
 from d2lpar.records import checkpoints, files
 from d2lpar.runs import child
-from d2lpar.workers import node, plan
+from d2lpar.workers import node, plan, supervisor
 from d2lpar.workers.supervisor import Process, free_port, supervise
 
 # 4 batches, the last of 2 samples: the third of three workers has none.
@@ -102,6 +102,14 @@ def test_a_restart_resumes_from_the_last_checkpoint_of_this_launch(
         since = str(path.stat().st_mtime + seconds)
         monkeypatch.setenv("D2LPAR_RESUME_SINCE", since)
         assert child.resume_of(job) == expected
+
+
+@pytest.mark.parametrize(("now", "since"), [(1060, 1000), (460, 400), (9060, 1000)])
+def test_files_of_a_launch_are_known_after_the_clock_was_set(monkeypatch, now, since):
+    """After a minute, by the monotonic clock."""
+    clocks = SimpleNamespace(time=lambda: now, monotonic=lambda: 65)
+    monkeypatch.setattr(supervisor, "time", clocks)
+    assert supervisor.begun(1000, 5) == since
 
 
 # Workers that sum, solve and train

@@ -209,15 +209,15 @@ def on_two_gpus() -> list[Part]:
     )
     # A process takes about 14 s, most of it to start: one times several epochs.
     peers = "python benchmarks/peers.py --preset=book --devices=gpu:2 --rounds=4"
-    ways = {  # of at most 8 minutes each
-        "pytorch_loop,ddp,jax_loop --num-devices=1": "one",
+    ways = {  # 8 and 6 rows, ours among them
+        "pytorch_loop,jax_loop --num-devices=1": "one",
         "ddp,jax_loop --num-devices=2": "two",
     }
-    recipes = {"": "--num-epochs=12", "_8192": "--num-epochs=100 "
-               "--global-batch-size=8192 --lr=0.8"}  # fmt: skip
+    recipes = {"": "--num-epochs=12",
+               "_8192": "--num-epochs=12 --global-batch-size=8192"}  # fmt: skip
     tiny = "--preset=quick --rounds=1 --num-epochs=1 --n-train=512 --n-test=100"
     beside = [
-        Part(f"peers, {count}{size and ' of 8,192'}", 8, (Step(
+        Part(f"peers, {count}{size and ' of 8,192'}", 6 if count == "two" else 8, (Step(
             f"{peers} --peers={which} {recipe} --out=figures/gpus/peers{size}/{count}",
             (f"gpus/peers{size}/{count}/custom-gpu{1 + (count == 'two')}.jsonl",),
             f"{tiny} --global-batch-size=256",
@@ -246,6 +246,8 @@ def on_two_gpus() -> list[Part]:
         Part("scaling", 3, (study,)),
         *beside,
         benchmark("resnet18", resnet, tiny)._replace(minutes=2),
+        benchmark("issue", "--devices=gpu:2", "--rounds=1 --steps=2 --passes=2 "
+                  "--global-batch-size=32 --data=sample")._replace(minutes=4),
         run("timing", one, "timing/book-gpu1.jsonl", 3),
         benchmark("kernels", "--devices=gpu:1 --rounds=3",
                   "--rounds=1 --repeats=1 -n 1000"),

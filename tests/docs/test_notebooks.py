@@ -1,6 +1,7 @@
 """Executed notebooks: in step with the chapters, whole, small, and without paths."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ TOOL = ROOT / "tools" / "make_notebooks.py"
 if not TOOL.is_file():
     pytest.skip("not a checkout", allow_module_level=True)
 TOOLS = runpy.run_path(str(TOOL))
-COMMITTED = sorted((ROOT / "notebooks").glob("*.ipynb"))
+TWO_T4 = ROOT / "notebooks" / "two_t4.ipynb"  # of no chapter, and not executed
+COMMITTED = sorted(set((ROOT / "notebooks").glob("*.ipynb")) - {TWO_T4})
 
 
 def sources(notebook):
@@ -32,6 +34,22 @@ def test_a_notebook_is_in_step_and_whole(path):
     chapter = TOOLS["converted"](TOOLS["FILES"][path.stem])
     assert sources(notebook) == sources(chapter), "make notebooks"
     assert TOOLS["wrong_with"](notebook) == []
+
+
+@pytest.mark.slow
+def test_the_notebook_of_two_t4s_runs_on_two_contexts(tmp_path, monkeypatch):
+    ipython = pytest.importorskip("IPython", reason="no IPython: extra docs")
+    notebook = nbformat.read(TWO_T4, as_version=4)
+    _, *cells = (cell.source for cell in notebook.cells if cell.cell_type == "code")
+    program = "\n\n".join(cells).replace("gpu:2", "cpu:2")
+    program = program.replace("--preset=book", "--dry-run")
+    program = program.replace('"d2lpar-env/bin/python"', repr(sys.executable))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shown = []
+    monkeypatch.setattr(ipython.display, "display", shown.append)
+    exec(program, {})
+    assert shown and list(tmp_path.rglob("*.jsonl"))
 
 
 def with_prose(prose, folder):

@@ -501,9 +501,12 @@ chapter.score()
 # [10.5 s](../figures/multiple_gpus/book-1thread-cpu2.jsonl "seconds per epoch") on two.
 # With the same batch d2l saw a slowdown on GPUs. Chapter 6 explains both. A larger
 # network, ResNet-18, trains faster on two GPUs with this batch: an epoch takes
-# [4.87 s](../figures/gpus/benchmarks/resnet18.jsonl "1 GPU, batch 256, lr 0.1") on one
-# H100 and [2.94 s](../figures/gpus/benchmarks/resnet18.jsonl "2 GPUs, batch 256, lr
-# 0.1") on two, in one training each (Chapter 5).
+# [4.87 s] on one H100 and [2.94 s] on two, in one training each (Chapter 5).
+#
+# [4.87 s]: ../figures/gpus/benchmarks/resnet18.jsonl
+#   "1 GPU, batch 256, lr 0.1"
+# [2.94 s]: ../figures/gpus/benchmarks/resnet18.jsonl
+#   "2 GPUs, batch 256, lr 0.1"
 #
 # The accuracies of d2l, 0.80 on one V100 and 0.84 on two, do not mean that two GPUs
 # learn better. The accuracy changes by several points from run to run.

@@ -243,9 +243,10 @@ chapter.answer("speedup of four H200s, batch 8,192", large[1].median / large[4].
 # remains: from 256 images per GPU on, a graph computes biases as weights.
 #
 # A larger network has more work per operator. ResNet-18 with 256 images takes
-# [0.60 times](../figures/gpus/benchmarks/resnet18.jsonl "2 GPUs, batch 256, lr 0.1 / 1
-# GPU, batch 256, lr 0.1") as long on two H100s as on one (one training each, Chapter
-# 5).
+# [0.60 times] as long on two H100s as on one (one training each, Chapter 5).
+#
+# [0.60 times]: ../figures/gpus/benchmarks/resnet18.jsonl
+#   "2 GPUs, batch 256, lr 0.1 / 1 GPU, batch 256, lr 0.1"
 #
 # In the upper rows of the second table the time does not grow with the batch. It is not
 # spent on arithmetic, so more GPUs cannot reduce it. Below, compare four GPUs with one

@@ -492,9 +492,9 @@ picture(numpy.concatenate(rows))
 # %%
 chapter.predict("higher coverage after 3,000 steps", None)  # "notebook" or "wide"
 first = chapter.record("h200/gan/sharp-gpu1.jsonl")
-folders = first.path.parent, first.path.parents[1] / "seeds" / "gan"
-paths = [path for folder in folders for path in sorted(folder.glob("*.jsonl"))]
-runs = [chapter.record(str(path.relative_to(folders[0].parents[1]))) for path in paths]
+figures, folders = first.path.parents[2], ("h200/gan", "h200/seeds/gan", "gpus/gan")
+paths = [path for name in folders for path in sorted((figures / name).glob("*.jsonl"))]
+runs = [chapter.record(str(path.relative_to(figures))) for path in paths]
 
 
 def recipe(run):
@@ -571,9 +571,9 @@ chapter.show(figure, "gan-ablation")
 # of the two is the reason. Therefore the same seed is not the same training.
 #
 # *The notebook's recipe* differs from the wide one in all the respects listed above, so
-# its row does not show which of them is responsible. The recipe asks for 4,000 steps.
-# The record ends after 3,154 of them, because the time on the GPU had run out, so we do
-# not know the faces that it draws after 4,000.
+# its row does not show which of them is responsible. Its record has all 4,000 steps of
+# the recipe; [the figures of this chapter](../figures/gan.md) have the numbers at the
+# end.
 #
 # *BatchNorm in G with the mean of each GPU's own 32 faces or of all 64* is compared by
 # the rows for two GPUs, at 3,000 steps and with one training each. A difference that is

@@ -12,10 +12,6 @@ loaded after d2lpar has set the variables that MXNet reads once, when it is impo
 The names are in `__init__.pyi`, which type checkers read, too.
 """
 
-import sys
-import types
-from importlib import import_module
-
 __version__ = "0.5.0"
 
 try:
@@ -26,23 +22,7 @@ else:
     __getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
-def _alias(name: str, module: str) -> types.ModuleType:
-    """Let `name` be imported, too; it has what `module` has, loaded on first use."""
-
-    def load(attribute: str) -> object:
-        if attribute.startswith("__"):  # `inspect` asks each module for its file
-            raise AttributeError(attribute)
-        return getattr(import_module(module), attribute)
-
-    alias = sys.modules[f"{__name__}.{name}"] = types.ModuleType(module)
-    alias.__getattr__ = load
-    alias.__dir__ = lambda: dir(import_module(module))
-    return alias
-
-
-lenet_concise = _alias("lenet_concise", "d2lpar.lenet.concise")
-lenet_workers = _alias("lenet_workers", "d2lpar.lenet.workers")
-__all__ += ["__version__", "lenet_concise", "lenet_workers"]
+__all__.append("__version__")
 
 
 def __dir__() -> list[str]:

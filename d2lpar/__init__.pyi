@@ -5,6 +5,8 @@ from . import gan as gan
 from . import kernels as kernels
 from . import least_squares as least_squares
 from . import lenet as lenet
+from . import lenet_concise as lenet_concise
+from . import lenet_workers as lenet_workers
 from . import puzzles as puzzles
 from . import timing as timing
 from ._mxnet import autograd as autograd
@@ -27,5 +29,3 @@ from .parallel import train_batch as train_batch
 from .step_checks import assert_equal_replicas as assert_equal_replicas
 
 __version__: str
-lenet_concise = lenet.concise
-lenet_workers = lenet.workers

@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from d2lpar.machine.host import check_environment
 from d2lpar.records import atomic, files
 from d2lpar.records.comparison import FEWEST_ALONE
 from d2lpar.records.kinds import Header, Run
+from d2lpar.records.result import WIDTH
 from d2lpar.runs import progress, report, sweep
 from d2lpar.runs.plan import as_text, checkpoint_of, continued, plan
 from d2lpar.runs.progress import in_notebook, show_figure
@@ -60,7 +62,7 @@ def measure(name: str, **settings: Any) -> list[Run]:
     how = jobs[0].recipe
     if how == "quick":
         how = f"about {duration(60 * experiment.minutes)} on two cores"
-    print(f"{name}: {experiment.about} ({how})", flush=True)
+    print(textwrap.fill(f"{name}: {experiment.about} ({how})", WIDTH), flush=True)
     num_epochs = jobs[0].settings.get("num_epochs", FEWEST_EPOCHS)
     is_training = bool(experiment.start) and jobs[0].preset != "dry-run"
     if is_training and len(jobs) > 1 and repeats < 4 and num_epochs < FEWEST_EPOCHS:

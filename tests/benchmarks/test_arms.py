@@ -76,7 +76,7 @@ def test_arms_are_grouped_by_what_they_do_and_warm_ups_do_not_count():
         ("large", "theirs", [], True, "no GPU"),
     ]
     *rows, absent = arms.table(run).splitlines()
-    assert rows[1].split() == ["small", "ours", "2", "1.5-2.5", "2"]
+    assert rows[1].split() == ["small", "ours", "2", "1-3", "2"]
     assert absent == "theirs: not measured: no GPU"
 
 

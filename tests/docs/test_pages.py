@@ -122,10 +122,10 @@ def test_the_flags_of_a_command_exist(line):
         words = rest
 
 
-# Flags of other programs: git, pip, python -m build, uv, torchrun.
+# Flags of other programs: git, pip, python -m build, uv, torchrun, verify's subjects.
 FOREIGN = {
     "--branch", "--recursive", "--no-deps", "--wheel", "--python", "--nnodes",
-    "--nproc-per-node",
+    "--nproc-per-node", "--around", "--scale-rate",
 }  # fmt: skip
 
 

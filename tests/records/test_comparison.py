@@ -76,7 +76,7 @@ def test_true_factors_are_found(factor, spread, n):
 
 def test_seeds_of_one_program_are_not_faster_than_each_other():
     pairs = told = 0
-    for folder in (FIGURES / "seeds", FIGURES / "h200" / "seeds"):
+    for folder in (FIGURES / "seeds", FIGURES / "gpus" / "seeds"):
         for name in ("multiple_gpus", "multiple_gpus_concise"):
             for devices in ("cpu1", "cpu2", "gpu1", "gpu2"):
                 paths = sorted((folder / name).glob(f"book*-{devices}.jsonl"))

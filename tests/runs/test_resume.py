@@ -204,7 +204,9 @@ def test_a_run_that_contradicts_its_checkpoint_is_refused(three_epochs, tmp_path
 def test_with_the_same_bits_the_threads_stay(tmp_path):
     before, now = (a_header(same_bits=True, threads=n) for n in (1, 2))
     state = lenet.start(0)
-    saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), (before,))
+    state.epoch = 1
+    lines = before, an_epoch(1)
+    saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), lines)
     path = str(checkpoints.save(tmp_path, saved))
     with pytest.raises(CheckpointError, match="trained with threads 1; "):
         Resumable(now, state, tmp_path, resume=path)

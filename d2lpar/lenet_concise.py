@@ -1,0 +1,3 @@
+"""The short name of :mod:`d2lpar.lenet.concise`."""
+
+from d2lpar.lenet.concise import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""The short name of :mod:`d2lpar.lenet.workers`."""
+
+from d2lpar.lenet.workers import *  # noqa: F403

@@ -26,12 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import arms
+import msgspec
 from arms import Arm
 
 from d2lpar import datasets, experiments
 from d2lpar.errors import D2lparError, RunError
 from d2lpar.machine import builds, host
 from d2lpar.records import labels
+from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
 from d2lpar.text import plural
 
 PRESETS = {
@@ -41,6 +43,15 @@ PRESETS = {
 CHAPTERS = {"from scratch": "multiple_gpus", "concise": "multiple_gpus_concise"}
 # Scripts in peers/.
 PEERS = ("d2l_notebook", "d2l_pytorch", "pytorch_loop", "ddp", "jax_loop")
+
+# On a GPU the form decides whether Python or the GPU takes the time.
+FORMS = {
+    "pytorch_loop": {
+        "eager": "eager", "graph": "CUDA graph", "compile": "torch.compile",
+    },
+    "ddp": {"eager": "eager", "graph": "CUDA graph"},
+    "jax_loop": {"step": "a call per step", "scan": "a call per epoch"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -150,19 +161,31 @@ def _theirs(
         name = f"d2l's PyTorch tab, {chosen.words_together(n)}"
         flags = {"threads": together, "num_devices": n}
         yield "d2l_pytorch", name, n, together, flags
-    name = f"PyTorch, plain loop, {chosen.words_together(1)}"
-    yield "pytorch_loop", name, 1, together, {"threads": together, **torch}
+    for form, words in _forms("pytorch_loop", on_gpu):
+        name = f"PyTorch, {words or 'plain loop'}, {chosen.words_together(1)}"
+        flags = {"threads": together, "form": form, **torch}
+        yield "pytorch_loop", name, 1, together, flags
     for n in chosen.counts:
-        name = f"PyTorch DDP, {chosen.words(n, 'process', 'processes')}"
-        threads = chosen.threads_each(n)
-        flags = {"threads": threads, "num_devices": n, **torch}
-        yield "ddp", name, n, threads, flags
+        for form, words in _forms("ddp", on_gpu):
+            where = chosen.words(n, "process", "processes")
+            name = ", ".join(filter(None, ("PyTorch DDP", words, where)))
+            threads = chosen.threads_each(n)
+            flags = {"threads": threads, "num_devices": n, "form": form, **torch}
+            yield "ddp", name, n, threads, flags
     for n in chosen.counts:
-        name = f"JAX, {chosen.words_together(n)}"
+        where = chosen.words_together(n)
         if n > 1 and not on_gpu:
-            name = f"JAX, {n} devices of one CPU, {chosen.words_together(n)}"
-        flags = {"threads": together, "num_devices": n, **torch}
-        yield "jax_loop", name, n, None, flags
+            where = f"{n} devices of one CPU, {where}"
+        for form, words in _forms("jax_loop", on_gpu):
+            name = ", ".join(filter(None, ("JAX", words, where)))
+            flags = {"threads": together, "num_devices": n, "form": form, **torch}
+            yield "jax_loop", name, n, None, flags
+
+
+def _forms(peer: str, on_gpu: bool) -> list[tuple[str, str]]:
+    """The forms of a peer's step, and how a row names them: on CPUs only the first."""
+    forms = FORMS[peer]
+    return list(forms.items()) if on_gpu else [(next(iter(forms)), "")]
 
 
 def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
@@ -181,6 +204,9 @@ def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", default="auto", help="auto, fashion-mnist or sample")
+    parser.add_argument(
+        "--first-steps", type=Path, help="from first_steps.py, where MXNet is missing"
+    )
     args = parser.parse_args(words)
     args.peers = args.peers.split(",")
     if unknown := set(args.peers) - set(PEERS):
@@ -212,20 +238,42 @@ def main(words: Sequence[str] | None = None) -> None:
         "seed": args.seed,
     }
     has_mxnet = bool(builds.installed_builds())
+    lines: list[ArmSample | ArmAbsent] = []
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
-        check = f"{folder}/first_steps.npz" if has_mxnet else ""
-        if has_mxnet:
+        check = str(args.first_steps.resolve()) if args.first_steps else ""
+        if has_mxnet and not check:
+            check = f"{folder}/first_steps.npz"
             arms.answer(
                 "first_steps:write_first_steps", path=check, data=source,
                 seed=args.seed, global_batch_size=args.global_batch_size,
             )  # fmt: skip
         timed = arms_of(args.peers, chosen, source, recipe, check)
-        lines = arms.measure(timed, args.rounds)
-    absent = [getattr(line, "why_not", "") for line in lines]
-    if all(absent):
-        raise RunError(f"nothing could be measured: {absent[0]}")
-    name = f"{args.name}-sample" if is_sample else args.name
-    run = arms.record(
+        if not has_mxnet:
+            timed = [arm for arm in timed if arm.is_peer]
+        for round_ in range(args.rounds):
+            for line in arms.measure(timed, rounds=1):
+                lines.append(msgspec.structs.replace(line, round=round_))
+            absent = [getattr(line, "why_not", "") for line in lines]
+            if all(absent):
+                raise RunError(f"nothing could be measured: {absent[0]}")
+            # After every round: an interrupted sitting keeps its whole rounds.
+            run = write(args, data, recipe, timed, lines, bool(check))
+    arms.show(run)
+    if not check:
+        print("MXNet is not installed: the peers' losses were not compared with ours")
+
+
+def write(
+    args: argparse.Namespace,
+    data: datasets.ImageData,
+    recipe: dict,
+    timed: Sequence[Arm],
+    lines: Sequence[ArmSample | ArmAbsent],
+    checked: bool,
+) -> Run:
+    """Write the record of the rounds that are measured."""
+    name = f"{args.name}-sample" if data.name.endswith("-sample") else args.name
+    return arms.record(
         args.out / f"{name}-{args.kind}{max(args.counts)}.jsonl",
         timed,
         lines,
@@ -236,12 +284,9 @@ def main(words: Sequence[str] | None = None) -> None:
         synthetic=data.synthetic,
         seed=args.seed,
         settings={**recipe, "threads": args.threads, **data.sizes},
-        first_losses_checked=has_mxnet,
+        first_losses_checked=checked,
         **(arms.gpu_fields(range(max(args.counts))) if args.kind == "gpu" else {}),
     )
-    arms.show(run)
-    if not has_mxnet:
-        print("MXNet is not installed: the peers' losses were not compared with ours")
 
 
 if __name__ == "__main__":

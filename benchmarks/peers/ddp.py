@@ -6,8 +6,9 @@
 
 The network and the data of pytorch_loop.py, in one process per device; each holds all
 of the data and takes its shard of every batch. DistributedDataParallel averages the
-gradients while the backward pass still runs. The first process prints a JSON line per
-epoch.
+gradients while the backward pass still runs. With `--form graph` each process replays
+its step, NCCL's all-reduce included, as a CUDA graph. The first process prints a JSON
+line per epoch.
 """
 
 import os
@@ -27,19 +28,41 @@ from torch.nn.parallel import DistributedDataParallel
 
 def replica(params, device):
     net = pytorch_loop.lenet(params, device)
-    on_gpu = device.index is not None
-    return DistributedDataParallel(net, device_ids=[device] if on_gpu else [])
+    if device.index is None:
+        return DistributedDataParallel(net)
+    with torch.cuda.stream(torch.cuda.Stream(device)):  # else it cannot be captured
+        return DistributedDataParallel(net, device_ids=[device])
 
 
-def train_batch(net, optimizer, X, y, index):
-    """One step on this process's shard of the batch `index`; its summed loss."""
-    shard = index.tensor_split(dist.get_world_size())[dist.get_rank()]
+def train_batch(net, optimizer, X, y, shard, batch):
+    """One step on this process's shard of a batch of `batch`; its summed loss."""
     optimizer.zero_grad()
     loss = F.cross_entropy(net(X[shard]), y[shard], reduction="sum")
     # DistributedDataParallel takes the mean over processes; shards may be uneven.
-    (loss * (dist.get_world_size() / len(index))).backward()
+    (loss * (dist.get_world_size() / batch)).backward()
     optimizer.step()
     return loss.detach()
+
+
+def train_batch_in(form, net, optimizer, X, y, batches):
+    """`train_batch` of batches of these lengths, as a function of `index` alone."""
+
+    def shard_of(index):
+        return index.tensor_split(dist.get_world_size())[dist.get_rank()]
+
+    if form == "eager":
+        return lambda index: train_batch(
+            net, optimizer, X, y, shard_of(index), len(index)
+        )
+    steps = {}
+    for batch in batches:
+
+        def step(shard, batch=batch):
+            return train_batch(net, optimizer, X, y, shard, batch)
+
+        sizes = [len(shard_of(torch.arange(batch)))]
+        steps[batch] = pytorch_loop.captured(step, net, sizes, y.device)
+    return lambda index: steps[len(index)](shard_of(index))
 
 
 def wait(device):
@@ -70,13 +93,14 @@ def save(net, path):
     np.savez(path, **{f"params.{k}": a for k, a in enumerate(arrays)})
 
 
-def first_losses(first, X, y, device):
+def first_losses(first, X, y, device, form):
     """The mean losses of our first steps, the same in every process."""
     net = replica(first.check, device)
     optimizer = pytorch_loop.sgd(net, first.lr)
     losses = []
+    step = train_batch_in(form, net, optimizer, X, y, [first.index.shape[1]])
     for index in torch.tensor(first.index, device=device):
-        loss = train_batch(net, optimizer, X, y, index)
+        loss = step(index).clone()
         dist.all_reduce(loss)
         losses.append(float(loss) / len(index))
     return losses
@@ -98,11 +122,13 @@ def train(args, device):
     params = None
     if args.check:
         first = job.first_steps(args.check)
-        losses = first_losses(first, X, y, device)
+        losses = first_losses(first, X, y, device, args.form)
         refuse(job.disagreement(losses, first), device)
         params = first.params
     net = replica(params, device)
     optimizer = pytorch_loop.sgd(net, args.lr)
+    sizes = pytorch_loop.sizes_of_batches(len(y), args.global_batch_size)
+    step = train_batch_in(args.form, net, optimizer, X, y, sizes)
 
     labels = [None] * dist.get_world_size()
     on_gpu = device.type == "cuda"
@@ -115,7 +141,7 @@ def train(args, device):
         order = torch.from_numpy(rng.permutation(len(y))).to(device)
         batches = order.split(args.global_batch_size)[: args.steps]
         for index in batches:
-            train_batch(net, optimizer, X, y, index)
+            step(index)
         wait(device)
         seconds = time.perf_counter() - start
         trained = (p.detach().cpu().numpy() for p in net.parameters())
@@ -164,9 +190,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--steps", type=int, help="per epoch [default: all]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--form", choices=("eager", "graph"), default="eager")
+    parser.add_argument("--start", default="fork")
     parser.add_argument("--save", help="file for the trained parameters")
     args = job.parse(parser)
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if args.form == "graph" and args.device == "cpu":
+        job.refuse("--form graph: CUDA graphs need --device cuda")
     by_torchrun = "LOCAL_RANK" in os.environ
     processes = int(os.environ["WORLD_SIZE"]) if by_torchrun else args.num_devices
     here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
@@ -184,7 +214,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = (processes, args, f"file://{folder}/rendezvous")
         try:
-            mp.spawn(worker, arguments, nprocs=processes)
+            mp.start_processes(
+                worker, arguments, nprocs=processes, start_method=args.start
+            )
         except mp.ProcessExitedException as error:
             sys.exit(error.exit_code)
 

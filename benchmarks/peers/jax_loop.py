@@ -1,7 +1,10 @@
-"""The same LeNet, data and recipe in JAX: one compiled step, on one device or several.
+"""The same LeNet, data and recipe in JAX, compiled, on one device or several.
 
     python benchmarks/peers/jax_loop.py --threads 2 --num-epochs 3
-    python benchmarks/peers/jax_loop.py --num-devices 2
+    python benchmarks/peers/jax_loop.py --num-devices 2 --form scan
+
+One call per step ("step"), or one per epoch, in which `lax.scan` takes the steps of all
+full batches ("scan").
 
 Data stay on the devices, each batch is one gather within the step, and XLA sums the
 gradients, because the batch is split over the devices and the parameters are not.
@@ -53,6 +56,14 @@ def train_batch(params, X, y, index, lr):
     return [p - lr * g for p, g in zip(params, grads)], loss
 
 
+@functools.partial(jax.jit, donate_argnums=0)
+def train_batches(params, X, y, batches, lr):
+    """A step for each row of `batches`; the new parameters and the losses before."""
+    return lax.scan(
+        lambda params, index: train_batch(params, X, y, index, lr), params, batches
+    )
+
+
 @jax.jit
 def hits(params, X, y):
     return (lenet(params, X).argmax(1) == y).sum()
@@ -74,6 +85,7 @@ def main() -> None:
     parser.add_argument("--num-devices", type=int, default=1)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--form", choices=("step", "scan"), default="step")
     args = job.parse(parser)
     if args.device == "cpu":
         # XLA starts a thread for each core that the process may use.
@@ -87,6 +99,7 @@ def main() -> None:
         devices=jax.devices()[: args.num_devices],
     )  # fmt: skip
     on_all, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("devices"))
+    split_rows = NamedSharding(mesh, P(None, "devices"))
 
     X, y, X_test, y_test = job.data(args)
     check_division(args, len(y))
@@ -104,21 +117,31 @@ def main() -> None:
     if args.check:
         first = job.first_steps(args.check)
         params, losses = jax.device_put(first.check, on_all), []
-        for index in first.index:
-            index = jax.device_put(index, split)
-            params, loss = train_batch(params, X, y, index, first.lr)
-            losses.append(float(loss))
+        if args.form == "scan":
+            batches = jax.device_put(first.index, split_rows)
+            _, losses = train_batches(params, X, y, batches, first.lr)
+            losses = [float(loss) for loss in losses]
+        else:
+            for index in first.index:
+                index = jax.device_put(index, split)
+                params, loss = train_batch(params, X, y, index, first.lr)
+                losses.append(float(loss))
         job.refuse(job.disagreement(losses, first))
         params = first.params
 
-    params = jax.device_put(params, on_all)
+    params, size = jax.device_put(params, on_all), args.global_batch_size
     names = [f"{d.device_kind} {d.id}" for d in mesh.devices.flat]
     for epoch in range(args.num_epochs):
         jax.block_until_ready(params)
         start = time.perf_counter()
         order = np.random.default_rng([args.seed, epoch + 1]).permutation(len(y))
-        for k in range(0, len(y), args.global_batch_size):
-            index = jax.device_put(order[k : k + args.global_batch_size], split)
+        done = 0
+        if args.form == "scan":
+            done = len(y) // size * size
+            batches = jax.device_put(order[:done].reshape(-1, size), split_rows)
+            params, _ = train_batches(params, X, y, batches, args.lr)
+        for k in range(done, len(y), size):
+            index = jax.device_put(order[k : k + size], split)
             params, _ = train_batch(params, X, y, index, args.lr)
         jax.block_until_ready(params)
         seconds = time.perf_counter() - start

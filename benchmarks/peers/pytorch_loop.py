@@ -2,9 +2,12 @@
 
     pip install -e '.[peers]'
     python benchmarks/peers/pytorch_loop.py --threads 2 --num-epochs 3
+    python benchmarks/peers/pytorch_loop.py --device cuda --form graph
 
 Tensors stay on the device, each batch is one gather; no data loader, and no
-synchronisation within an epoch. Prints a JSON line per epoch.
+synchronisation within an epoch. The step is issued by Python ("eager"), captured once
+in a CUDA graph and replayed ("graph"), or its network and loss go through torch.compile
+with mode "reduce-overhead" ("compile"). Prints a JSON line per epoch.
 """
 
 import time
@@ -14,6 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+FORMS = ("eager", "graph", "compile")
 
 
 def lenet(params, device):
@@ -43,12 +48,78 @@ def sgd(net, lr):
     return torch.optim.SGD(net.parameters(), lr=lr)
 
 
-def train_batch(net, optimizer, X, y):
+def train_batch(net, optimizer, X, y, index, mean_loss=F.cross_entropy):
     optimizer.zero_grad()
-    loss = F.cross_entropy(net(X), y)
+    loss = mean_loss(net(X[index]), y[index])
     loss.backward()
     optimizer.step()
     return loss.detach()
+
+
+def train_batch_in(form, net, optimizer, X, y, sizes):
+    """`train_batch` of batches of these `sizes`, as a function of `index` alone."""
+    if form == "compile":
+
+        @torch.compile(mode="reduce-overhead", dynamic=False)
+        def mean_loss(images, labels):
+            return F.cross_entropy(net(images), labels)
+
+        def step(index):
+            torch.compiler.cudagraph_mark_step_begin()
+            return train_batch(lambda images: images, optimizer, X, y, index, mean_loss)
+
+        warm_up(step, net, sizes, y.device, WARM_UP)
+        return step
+
+    def step(index):
+        return train_batch(net, optimizer, X, y, index)
+
+    return captured(step, net, sizes, y.device) if form == "graph" else step
+
+
+# DistributedDataParallel needs 11 steps before it can be captured.
+WARM_UP = 11
+
+
+def warm_up(step, net, sizes, device, times):
+    """Take steps of every size, and undo them."""
+    before = [p.detach().clone() for p in net.parameters()]
+    for size in sizes:
+        for _ in range(times):
+            step(torch.zeros(size, dtype=torch.int64, device=device))
+    with torch.no_grad():
+        for p, old in zip(net.parameters(), before):
+            p.copy_(old)
+
+
+def captured(step, net, sizes, device):
+    """`step` as one CUDA graph for each size of batch, which replays its kernels."""
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):  # capturing must not be the first use of a kernel
+        warm_up(step, net, sizes, device, WARM_UP)
+    torch.cuda.current_stream(device).wait_stream(side)
+    graphs = {}
+    for size in sizes:
+        index = torch.zeros(size, dtype=torch.int64, device=device)
+        graph = torch.cuda.CUDAGraph()
+        # Threads of NCCL may call CUDA meanwhile.
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            loss = step(index)
+        graphs[size] = graph, index, loss
+
+    def replay(new_index):
+        graph, index, loss = graphs[len(new_index)]
+        index.copy_(new_index)
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def sizes_of_batches(samples, size):
+    """The sizes of an epoch's batches: `size`, and that of a last, smaller one."""
+    return [size, samples % size] if samples % size else [size]
 
 
 def data_on(device, args):
@@ -72,7 +143,10 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--form", choices=FORMS, default="eager")
     args = job.parse(parser)
+    if args.form == "graph" and args.device == "cpu":
+        job.refuse("--form graph: CUDA graphs need --device cuda")
     if args.device == "cuda" and not torch.cuda.is_available():
         job.refuse("--device cuda: PyTorch sees no GPU here")
     device = torch.device(args.device)
@@ -86,12 +160,16 @@ def main() -> None:
         net = lenet(first.check, device)
         optimizer = sgd(net, first.lr)
         index = torch.tensor(first.index, device=device)
-        losses = [float(train_batch(net, optimizer, X[i], y[i])) for i in index]
+        sizes = [index.shape[1]]
+        step = train_batch_in(args.form, net, optimizer, X, y, sizes)
+        losses = [float(step(i)) for i in index]
         job.refuse(job.disagreement(losses, first))
         params = first.params
 
     net = lenet(params, device)
     optimizer = sgd(net, args.lr)
+    sizes = sizes_of_batches(len(y), args.global_batch_size)
+    step = train_batch_in(args.form, net, optimizer, X, y, sizes)
     name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     for epoch in range(args.num_epochs):
         wait(device)
@@ -99,7 +177,7 @@ def main() -> None:
         rng = np.random.default_rng([args.seed, epoch + 1])
         order = torch.from_numpy(rng.permutation(len(y))).to(device)
         for index in order.split(args.global_batch_size):
-            train_batch(net, optimizer, X[index], y[index])
+            step(index)
         wait(device)
         seconds = time.perf_counter() - start
         trained = (p.detach().cpu().numpy() for p in net.parameters())

@@ -240,6 +240,7 @@ def main(words: Sequence[str] | None = None) -> None:
     has_mxnet = bool(builds.installed_builds())
     lines: list[ArmSample | ArmAbsent] = []
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
+        arms.share_what_jax_compiles(folder)
         check = str(args.first_steps.resolve()) if args.first_steps else ""
         if has_mxnet and not check:
             check = f"{folder}/first_steps.npz"

@@ -1,6 +1,7 @@
 """ResNet-18 of chapter multiple_gpus_concise: seconds per epoch, and test accuracy.
 
     D2LPAR_DATA=... python benchmarks/resnet18.py --devices gpu:2
+    python benchmarks/resnet18.py --devices gpu:2 --peers ddp,jax --first-steps FILE
     python benchmarks/resnet18.py --channels 4 --images 512 --epochs 2 --data sample
 
 One device trains with the book's batch of 256 and learning rate of 0.1; two train with
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,8 @@ import arms
 import numpy
 
 from d2lpar import datasets
+from d2lpar.machine import builds
+from d2lpar.records import atomic
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, Run, group
 from d2lpar.text import number, plain_table
@@ -103,27 +107,88 @@ def epochs(
         }
 
 
+def first_steps(data: str, channels: int, batch_size: int) -> dict[str, numpy.ndarray]:
+    """Our first steps on CPU contexts, for the peers to repeat.
+
+    "check.0", "check.1", ... float32, in the order of the network, are where these
+    steps start, of learning rate "lr", on the samples "index" (steps, batch_size),
+    int64. "losses.1" and "losses.2", float64, are the mean losses before each step on
+    one and on two contexts: batch normalisation sees one context's images.
+    """
+    from d2lpar import autograd, gluon, mx, np
+
+    source = datasets.load(data)
+    order = numpy.random.default_rng(0).permutation(len(source.y_train))
+    index = numpy.resize(order, (3, batch_size))
+    found = {"index": index, "lr": numpy.array(0.05)}
+    for n in (1, 2):
+        contexts = [mx.cpu(k) for k in range(n)]
+        mx.random.seed(0)
+        net = network_of_chapter()(channels)
+        net.initialize(init=mx.init.Normal(sigma=0.05), ctx=contexts)
+        net(np.zeros((2, 1, 28, 28)))  # infers the shapes
+        learned = [p for p in net.collect_params().values() if p.grad_req != "null"]
+        for k, parameter in enumerate(learned):
+            start = parameter.data(contexts[0]).asnumpy()
+            parameter.set_data(np.array(found.setdefault(f"check.{k}", start)))
+        trainer = gluon.Trainer(
+            net.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore="device",
+            update_on_kvstore=False,
+        )  # fmt: skip
+        loss, means = gluon.loss.SoftmaxCrossEntropyLoss(), []
+        for rows in index:
+            shards = [
+                gluon.utils.split_and_load(np.array(x), contexts)
+                for x in (
+                    datasets.to_float(source.X_train[rows]),
+                    source.y_train[rows].astype("float32"),
+                )
+            ]
+            with autograd.record():
+                losses = [loss(net(X), y) for X, y in zip(*shards)]
+            for l in losses:
+                l.backward()
+            trainer.step(batch_size)
+            means.append(numpy.mean([float(l.mean()) for l in losses]))
+        found[f"losses.{n}"] = numpy.array(means)
+    return found
+
+
+def write_first_steps(path: str, **settings) -> dict:
+    """Write :func:`first_steps` to a file; return the losses."""
+    arrays = first_steps(**settings)
+    with atomic.replacing(Path(path)) as tmp:
+        numpy.savez(tmp, **arrays)
+    return {n: arrays[f"losses.{n}"].tolist() for n in (1, 2)}
+
+
+PEERS = {"ddp": "PyTorch DDP", "jax": "JAX"}
+
+
 def arms_of(args: argparse.Namespace, seed: int) -> list[arms.Arm]:
     kind, _, count = args.devices.partition(":")
     word = "context" if kind == "cpu" else "GPU"
-    return [
-        arms.ours(
-            f"{n} {word}{'s' * (n > 1)}, batch {batch_size}, lr {lr:g}",
-            1,
-            "resnet18:epochs",
-            devices=args.devices,
-            num_devices=n,
-            batch_size=batch_size,
-            lr=lr,
-            channels=args.channels,
-            data=args.data,
-            images=args.images,
-            num_epochs=args.epochs,
-            seed=seed,
-        )
-        for n, batch_size, lr in ((1, 256, 0.1), (2, 256, 0.1), (2, 512, 0.2))
-        if n <= int(count)
-    ]
+    every = []
+    for n, batch_size, lr in ((1, 256, 0.1), (2, 256, 0.1), (2, 512, 0.2)):
+        if n > int(count):
+            continue
+        name = f"{n} {word}{'s' * (n > 1)}, batch {batch_size}, lr {lr:g}"
+        if args.mxnet:
+            every.append(arms.ours(
+                name, 1, "resnet18:epochs", devices=args.devices, num_devices=n,
+                batch_size=batch_size, lr=lr, channels=args.channels, data=args.data,
+                images=args.images, num_epochs=args.epochs, seed=seed,
+            ))  # fmt: skip
+        for peer in filter(None, args.peers.split(",")):
+            job = {
+                "device": "cpu" if kind == "cpu" else "cuda", "num_devices": n,
+                "global_batch_size": batch_size, "lr": lr, "channels": args.channels,
+                "data": args.data, "n_train": args.images, "seed": seed,
+                "num_epochs": args.epochs, "check": args.first_steps,
+            }  # fmt: skip
+            named = f"{PEERS[peer]}, {name}"
+            every.append(arms.peer(named, f"resnet18_{peer}.py", job, {}))
+    return every
 
 
 def table(run: Run) -> str:
@@ -149,7 +214,23 @@ def main() -> None:
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--images", type=int, default=60_000)
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--peers", default="", help="some of ddp,jax")
+    parser.add_argument(
+        "--first-steps",
+        default="",
+        help="of write_first_steps, for the peers to repeat",
+    )
     args = parser.parse_args()
+    args.mxnet = bool(builds.installed_builds())
+    if args.first_steps:
+        args.first_steps = str(Path(args.first_steps).resolve())
+    with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
+        arms.share_what_jax_compiles(folder)
+        measure(args)
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Time the rows, write the record, and print its table."""
     every, lines = arms.measure_seeds(
         lambda seed: arms_of(args, seed), range(args.rounds)
     )
@@ -163,6 +244,7 @@ def main() -> None:
         dataset_sha256=data.sha256,
         settings={"n_train": args.images, "num_epochs": args.epochs},
         on_gpus=arms.gpu_names(args.devices),
+        first_losses_checked=bool(args.first_steps),
     )
     print(table(run))
 

@@ -26,7 +26,14 @@ __getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def _alias(name: str, module: str) -> types.ModuleType:
     """Let `name` be imported, too; it has what `module` has, loaded on first use."""
     alias = sys.modules[f"{__name__}.{name}"] = types.ModuleType(module)
-    alias.__getattr__ = lambda attribute: getattr(import_module(module), attribute)
+
+    def load(attribute: str) -> object:
+        # What looks through sys.modules asks for __file__, also without MXNet.
+        if attribute.startswith("__"):
+            raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+        return getattr(import_module(module), attribute)
+
+    alias.__getattr__ = load
     alias.__dir__ = lambda: dir(import_module(module))
     return alias
 

@@ -163,7 +163,7 @@ def train(args, device):
         save(net.module, args.save)
 
 
-def worker(rank, processes, args, rendezvous):
+def worker(rank, processes, args, rendezvous, train=train):
     """One of the processes, on a device of its own."""
     torch.set_num_threads(args.threads)
     on_gpu = args.device == "cuda"
@@ -183,6 +183,22 @@ def worker(rank, processes, args, rendezvous):
         dist.destroy_process_group()
 
 
+def start(args, train):
+    """Run `train(args, device)` in one process per device of this machine."""
+    if args.device == "cuda" and torch.cuda.device_count() < args.num_devices:
+        seen = torch.cuda.device_count()
+        job.refuse(f"{args.num_devices} processes on GPUs: PyTorch sees {seen} here")
+    # The loopback works without a network, too.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (args.num_devices, args, f"file://{folder}/rendezvous", train)
+        try:
+            mp.spawn(worker, arguments, nprocs=args.num_devices)
+        except mp.ProcessExitedException as error:
+            sys.exit(error.exit_code)
+
+
 def main() -> None:
     parser = job.lenet_parser(__doc__)
     parser.add_argument("--num-devices", type=int, default=1, help="processes")
@@ -191,7 +207,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="per epoch [default: all]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--form", choices=("eager", "graph"), default="eager")
-    parser.add_argument("--start", default="fork")
     parser.add_argument("--save", help="file for the trained parameters")
     args = job.parse(parser)
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -199,26 +214,11 @@ def main() -> None:
         job.refuse("--form graph: CUDA graphs need --device cuda")
     by_torchrun = "LOCAL_RANK" in os.environ
     processes = int(os.environ["WORLD_SIZE"]) if by_torchrun else args.num_devices
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
-    if args.device == "cuda" and torch.cuda.device_count() < here:
-        seen = torch.cuda.device_count()
-        job.refuse(f"{here} processes on GPUs: PyTorch sees {seen} here")
     if processes < 1 or args.global_batch_size < processes:
         job.refuse(f"{processes} processes: 1 to the batch's {args.global_batch_size}")
     if by_torchrun:
         return worker(int(os.environ["RANK"]), processes, args, "env://")
-
-    # All on one machine, whose loopback works without a network, too.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = (processes, args, f"file://{folder}/rendezvous")
-        try:
-            mp.start_processes(
-                worker, arguments, nprocs=processes, start_method=args.start
-            )
-        except mp.ProcessExitedException as error:
-            sys.exit(error.exit_code)
+    start(args, train)
 
 
 if __name__ == "__main__":

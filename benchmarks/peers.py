@@ -48,6 +48,7 @@ PEERS = ("d2l_notebook", "d2l_pytorch", "pytorch_loop", "ddp", "jax_loop")
 FORMS = {
     "pytorch_loop": {
         "eager": "eager", "graph": "CUDA graph", "compile": "torch.compile",
+        "compiled-graph": "torch.compile, CUDA graph",
     },
     "ddp": {"eager": "eager", "graph": "CUDA graph"},
     "jax_loop": {"step": "a call per step", "scan": "a call per epoch"},

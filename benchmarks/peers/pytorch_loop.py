@@ -7,7 +7,8 @@
 Tensors stay on the device, each batch is one gather; no data loader, and no
 synchronisation within an epoch. The step is issued by Python ("eager"), captured once
 in a CUDA graph and replayed ("graph"), or its network and loss go through torch.compile
-with mode "reduce-overhead" ("compile"). Prints a JSON line per epoch.
+with mode "reduce-overhead" ("compile"), or with the default mode and are captured, too
+("compiled-graph"). Prints a JSON line per epoch.
 """
 
 import time
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-FORMS = ("eager", "graph", "compile")
+FORMS = ("eager", "graph", "compile", "compiled-graph")
 
 
 def lenet(params, device):
@@ -58,23 +59,24 @@ def train_batch(net, optimizer, X, y, index, mean_loss=F.cross_entropy):
 
 def train_batch_in(form, net, optimizer, X, y, sizes):
     """`train_batch` of batches of these `sizes`, as a function of `index` alone."""
-    if form == "compile":
+    mode = "reduce-overhead" if form == "compile" else "default"
 
-        @torch.compile(mode="reduce-overhead", dynamic=False)
-        def mean_loss(images, labels):
-            return F.cross_entropy(net(images), labels)
-
-        def step(index):
-            torch.compiler.cudagraph_mark_step_begin()
-            return train_batch(lambda images: images, optimizer, X, y, index, mean_loss)
-
-        warm_up(step, net, sizes, y.device, WARM_UP)
-        return step
+    @torch.compile(mode=mode, dynamic=False)
+    def compiled_loss(images, labels):
+        return F.cross_entropy(net(images), labels)
 
     def step(index):
-        return train_batch(net, optimizer, X, y, index)
+        if not form.startswith("compile"):
+            return train_batch(net, optimizer, X, y, index)
+        if form == "compile":
+            torch.compiler.cudagraph_mark_step_begin()
+        return train_batch(lambda images: images, optimizer, X, y, index, compiled_loss)
 
-    return captured(step, net, sizes, y.device) if form == "graph" else step
+    if form.endswith("graph"):
+        return captured(step, net, sizes, y.device)
+    if form == "compile":
+        warm_up(step, net, sizes, y.device, WARM_UP)
+    return step
 
 
 # DistributedDataParallel needs 11 steps before it can be captured.
@@ -145,8 +147,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--form", choices=FORMS, default="eager")
     args = job.parse(parser)
-    if args.form == "graph" and args.device == "cpu":
-        job.refuse("--form graph: CUDA graphs need --device cuda")
+    if args.form.endswith("graph") and args.device == "cpu":
+        job.refuse(f"--form {args.form}: CUDA graphs need --device cuda")
     if args.device == "cuda" and not torch.cuda.is_available():
         job.refuse("--device cuda: PyTorch sees no GPU here")
     device = torch.device(args.device)

@@ -24,6 +24,7 @@ import logging
 import math
 import pstats
 import sys
+from textwrap import fill
 
 import numpy
 from matplotlib.figure import Figure
@@ -373,7 +374,7 @@ for condition in (10, 30, 100):
 # the method before the number of devices.
 #
 # Here are recorded times for 10,000 x 1,000 on one and two CPU contexts with a core
-# each, and on one and two H200s. A ratio is printed only where the rule of Chapter 1
+# each, and on one and two H200s. A ratio is printed only where the rule of Chapter 4
 # tells one.
 
 
@@ -387,11 +388,9 @@ def seconds(name):
 
 records = {"cpu": "least_squares/book-1thread", "gpu": "h200/least_squares/book"}
 for kind, name in records.items():
-    print(f"{kind}:")
     for method in ("normal", "cgls", "tsqr"):
         one, both = (seconds(f"{name}-{method}-{kind}{n}") for n in (1, 2))
-        print(f"  {method:6} {one.median:.3g} s and {both.median:.3g} s:", end=" ")
-        print(phrase("solving on 2", both, "on 1", one))
+        print(fill(f"{kind}, {method}: {phrase('on 2', both, 'on 1', one)}", 88))
 
 # %% [markdown]
 # `numpy.linalg.lstsq` uses a singular value decomposition and thus more arithmetic: for

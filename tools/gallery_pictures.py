@@ -344,13 +344,8 @@ def kernels(cores: Runs, gpus: Runs) -> Picture:
 # Chapters 6 and 7: scaling and communication
 
 
-@answers(
-    "scaling/speedup",
-    "scaling/book-1thread-*",
-    "gpus/scaling/book-1thread-*",
-    "gpu_scaling/book-ddp-*",
-)
-def speedup(cores: Runs, gpus: Runs, ddp: Runs) -> Picture:
+@answers("scaling/speedup", "scaling/book-1thread-*", "gpus/scaling/book-1thread-*")
+def speedup(cores: Runs, gpus: Runs) -> Picture:
     """From which batch on does a second device pay?"""
     pays = {
         (runs[0].header.device_kind, study.name): pays_from(speedups(study, 2))
@@ -375,11 +370,11 @@ def speedup(cores: Runs, gpus: Runs, ddp: Runs) -> Picture:
     with_graphs = {run.header.gpu_build["cuda_graphs"] for run in gpus}
     graphs = {frozenset([True]): "with", frozenset([False]): "without"}
     words = (
-        f"a step of LeNet, ours on GPUs {graphs[frozenset(with_graphs)]} CUDA graphs, "
-        "TF32 of DDP not named; dots: pairs of 5 samples in turn, lines: medians"
+        f"a step of LeNet, on GPUs {graphs[frozenset(with_graphs)]} CUDA graphs; dots: "
+        "pairs of 5 samples in turn, lines: medians"
     )
     return panels(
-        title, words, (cores, [*gpus, *ddp]), (10.4, 4.6),
+        title, words, (cores, gpus), (10.4, 4.6),
         lambda axes, runs: scaling.speedup(axes, studies(runs)),
         columns=2, sharey=True, sharex=True,
     )  # fmt: skip

@@ -231,7 +231,8 @@ def assert_equal_replicas(device_params: Sequence[Sequence[np.ndarray]]) -> None
     ``device_params[k]`` is the replica on device k, as of :func:`get_params`. Waits for
     the devices and copies all parameters to the host, so it is not for every step.
 
-    >>> replicas = [get_params([numpy.ones(2)], mx.cpu(k)) for k in range(2)]
+    >>> from d2lpar import get_params, mx
+    >>> replicas = [get_params([[1.0, 2.0]], mx.cpu(k)) for k in range(2)]
     >>> assert_equal_replicas(replicas)
     """
     first, *others = ([p.asnumpy() for p in params] for params in device_params)

@@ -12,7 +12,7 @@ from d2lpar.book_lenet import SHAPES, bias_as_weight, padded_bias
 from d2lpar.machine import host
 
 # Channels of the convolutions: the book's, and whole blocks of 8, in which oneDNN
-# computes with AVX2: there an epoch in Gluon is 1.26 times as fast (1.13 to 1.46).
+# computes with AVX2; benchmarks/SPEED.md has what they gain where AVX-512 is missing.
 CHANNELS, IN_BLOCKS = (20, 50), (24, 56)
 
 

@@ -100,11 +100,11 @@ def trainings() -> Iterator[Part]:
 
 def solvers() -> Iterator[Part]:
     methods = ("averaging", "averaging-as-published", "gradient", "cgls", "normal")
-    book = "--preset=book --num-devices=1,2 --repeats=3 --threads=1"
+    book = "--preset=book --num-devices=1,2 --repeats=4 --threads=1"
     names = [
         f"book-1thread-{method}-cpu{n}" for method in (*methods, "tsqr") for n in (1, 2)
     ]
-    yield run_of(book, "least_squares", *names, minutes=11)
+    yield run_of(book, "least_squares", *names, minutes=15)
     book = "--preset=book --num-devices=2 --repeats=3"
     yield run_of(book, "least_squares_large", "book-cgls-cpu2", minutes=8)
 
@@ -112,7 +112,8 @@ def solvers() -> Iterator[Part]:
 def studies() -> Iterator[Part]:
     book = "--preset=book --data=fashion-mnist"
     names = ["book-1thread-scratch-cpu2", "book-1thread-concise-cpu2"]
-    yield run_of(f"{book} --num-devices=1,2", "scaling", *names, minutes=30)
+    words = f"{book} --num-devices=1,2 --repeats=4"
+    yield run_of(words, "scaling", *names, minutes=25)
     yield run_of("--preset=book", "timing", "book-cpu1", "book-cpu2", minutes=23)
     words = f"{book} --num-devices=1 --threads=1"
     yield run_of(words, "low_precision", "book-1thread-cpu1", minutes=7)
@@ -138,7 +139,7 @@ def several_machines() -> Iterator[Part]:
 
 
 def benchmarks() -> Iterator[Part]:
-    rounds = "--rounds=3 --num-epochs=2"
+    rounds = "--rounds=4 --num-epochs=1"
     command = f"python benchmarks/peers.py --preset=book {rounds} --num-devices=1,2"
     command += " --out=figures/peers"
     yield Part("peers", 34, (Step(command, ("peers/custom-cpu2.jsonl",)),))
@@ -152,10 +153,10 @@ def benchmarks() -> Iterator[Part]:
     for name, flags, minutes in (
         ("layers", "--rounds 3", 2),
         ("boosting", "--rounds 3", 1),
-        ("kernels", "--rounds 3", 2),
+        ("kernels", "--rounds 4", 3),
         ("growth", "--rounds 3", 18),
         ("equivalence", "--rounds 3", 20),
-        ("memory", "--rounds 3", 3),
+        ("memory", "--rounds 4", 4),
         ("local_steps", "--rounds 5", 6),
         ("local_sgd", "--seeds 0,1,2,3,4", 12),
         ("own_loop", "--rounds 3 --steps 8", 4),
@@ -204,7 +205,7 @@ def on_two_gpus() -> list[Part]:
     ]
     variants = ("scratch", "concise")
     study = Step(
-        f"d2lpar run scaling {counts} {data} --out=figures/gpus",
+        f"d2lpar run scaling {counts} {data} --repeats=4 --out=figures/gpus",
         tuple(f"gpus/scaling/book-1thread-{v}-gpu2.jsonl" for v in variants),
     )
     # A process takes about 14 s, most of it to start: one times several epochs.
@@ -243,7 +244,7 @@ def on_two_gpus() -> list[Part]:
     return [
         Part("trainings", 2, tuple(first)),
         Part("trainings, five seeds", 4, tuple(seeds)),
-        Part("scaling", 3, (study,)),
+        Part("scaling", 5, (study,)),
         *beside,
         benchmark("resnet18", resnet, tiny)._replace(minutes=2),
         benchmark("issue", "--devices=gpu:2", "--rounds=1 --steps=2 --passes=2 "

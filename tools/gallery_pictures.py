@@ -39,11 +39,9 @@ from d2lpar.records.comparison import (
     Summary,
     arm_times,
     compare,
-    floor_of,
     of_processes,
     references,
     seconds_per_epoch,
-    summarize,
 )
 from d2lpar.records.kinds import (
     ArmSample,
@@ -432,17 +430,12 @@ def one_step() -> Picture:
 )
 def all_reduce(cores: Runs, gpus: Runs, copying: Runs) -> Picture:
     """How fast is an all-reduce, by size and algorithm?"""
-    # Of one process each, in turn: two sittings are never pooled.
-    rows = [
-        (floor_of(run.header), row)
+    # The two trainings of a study are two sittings, which are never pooled.
+    found = [
+        compare(row["ring"], row["book"])
         for run in (*cores, *gpus)
         for row in all_reduces([run]).values()
         if {"ring", "book"} <= row.keys()
-    ]
-    found = [
-        compare(*(summarize(row[way], floor=floor, in_turn=True) for way in pair))
-        for floor, row in rows
-        for pair in [("ring", "book")]
     ]
     slower = [c for c in found if c.is_told and c.ratio > 1]
     faster = [c for c in found if c.is_told and c.ratio < 1]

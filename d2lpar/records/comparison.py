@@ -146,12 +146,13 @@ def compare(a: Summary, b: Summary) -> Comparison:
     """
     floor = max(a.floor, b.floor)
     sides = a.processes, b.processes
-    if a.in_turn and b.in_turn:
+    in_one = a.in_turn and b.in_turn and min(map(len, sides)) < FEWEST
+    if in_one:
         sides = a.samples, b.samples
     if min(map(len, sides)) >= FEWEST:
         ratio, low, high = ratio_interval(*sides)
         told = p_value(*sides) < LEVEL
-        if a.in_turn and b.in_turn:
+        if in_one:
             told = told and not 1 / floor <= ratio <= floor
         return Comparison(ratio, low, high, told, False)
     if min(a.n, b.n) < 1 or not b.median > 0:

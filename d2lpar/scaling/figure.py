@@ -141,13 +141,12 @@ def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> Non
     seconds = all_reduces(runs)
     count = max(n for n, _, _ in seconds)
     rows = {key[1:]: row for key, row in seconds.items() if key[0] == count}
-    found = dict.fromkeys(v for row in rows.values() for v in row if row[v])
+    found = dict.fromkeys(v for row in rows.values() for v in row if row[v].n)
     for k, variant in enumerate(ways or found):
         one = []
         for (arrays, size), row in sorted(rows.items()):
-            rates = [
-                2 * (count - 1) / count * size / s / 1e9 for s in row.get(variant, ())
-            ]
+            samples = row[variant].samples if variant in row else ()
+            rates = [2 * (count - 1) / count * size / s / 1e9 for s in samples]
             if arrays == 1 and rates:
                 one.append((size, rates))
             elif rates:

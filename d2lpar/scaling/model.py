@@ -13,7 +13,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from d2lpar.records.comparison import Summary, floor_of, summarize
+from d2lpar.records.comparison import NOTHING, Summary, floor_of, summarize
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord, group
 
 
@@ -125,13 +125,23 @@ def studies(runs: Sequence[Run]) -> list[Study]:
     ]
 
 
-def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
-    """Return seconds by (devices, arrays, bytes), then by variant: [] if refused."""
-    seconds: dict[tuple[int, int, int], dict[str, list[float]]] = {}
-    for n, record in _with_counts(runs, AllReduceRecord):
-        by_variant = seconds.setdefault((n, record.num_arrays, record.num_bytes), {})
-        by_variant.setdefault(record.variant, []).extend(record.seconds)
-    return seconds
+def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict[str, Summary]]:
+    """Return seconds by (devices, arrays, bytes), then by variant; n is 0 if refused.
+
+    Each record is of a process of its own.
+    """
+    found = {}
+    measured = _with_counts(runs, AllReduceRecord)
+    by_size = group(measured, lambda s: (s[0], s[1].num_arrays, s[1].num_bytes))
+    for size, lines in by_size.items():
+        by_variant = group(lines, lambda s: s[1].variant, lambda s: s[1].seconds)
+        found[size] = {
+            variant: summarize(*seconds, floor=floor_of(runs[0].header))
+            if any(seconds)
+            else NOTHING
+            for variant, seconds in by_variant.items()
+        }
+    return found
 
 
 def _with_counts(runs: Sequence[Run], kind: type) -> list[tuple[int, Any]]:

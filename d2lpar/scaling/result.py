@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 from d2lpar.records import labels
 from d2lpar.records.comparison import Comparison, compare, in_cell
@@ -45,11 +44,13 @@ def result(runs: Sequence[Run]) -> Result:
     for n in counts:
         columns += [f"ms on {n}", "range"]
     columns += [f"speedup of {n}" for n in counts[1:]]
-    samples = {study.milliseconds(*key).n for study in found for key in study.records}
-    of_each = " or ".join(map(str, sorted(samples)))
+    all_ms = [study.milliseconds(*key) for study in found for key in study.records]
+    samples = " or ".join(str(n) for n in sorted({ms.n for ms in all_ms}))
+    processes = max((len(ms.processes) for ms in all_ms), default=1)
+    of_each = f" of {processes} processes" if processes > 1 else ""
     note = (
-        f"ms on N: a step on N {word}s, the median of {of_each or 'no'} samples of "
-        "several steps each, in turn on all counts"
+        f"ms on N: a step on N {word}s, the median of {samples or 'no'} samples of "
+        f"several steps each{of_each}, in turn on all counts"
     )
     table = Table(columns, rows)
     return Result(table, note, {"speedup": answers}, _further(runs, found))
@@ -140,8 +141,8 @@ def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table]:
     measured = all_reduces(runs)
     variants = list(dict.fromkeys(name for row in measured.values() for name in row))
     for (n, arrays, num_bytes), row in measured.items():
-        samples = (row.get(variant) for variant in variants)
-        ms = [number(1e3 * median(s)) if s else "-" for s in samples]
+        of_each = (row.get(variant) for variant in variants)
+        ms = [number(1e3 * s.median) if s and s.n else "-" for s in of_each]
         reduced.append([f"{num_bytes:,}", str(arrays), str(n), *ms])
     of_step = ["", "batch", "devices", *PARTS]
     of_sum = ["bytes", "arrays", "devices", *variants]

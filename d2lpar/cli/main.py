@@ -351,11 +351,18 @@ def _as_lines(message: str) -> str:
     return filled(line) if sys.stderr.isatty() else line
 
 
+class Lines(logging.Formatter):
+    """Format messages as errors are printed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _as_lines(record.getMessage())
+
+
 @contextmanager
 def _logging_as_lines() -> Iterator[None]:
     """Print the package's log messages once, although MXNet sets up the root logger."""
     handler, propagate = logging.StreamHandler(), log.propagate
-    handler.format = lambda record: _as_lines(record.getMessage())
+    handler.setFormatter(Lines())  # beside a bar tqdm writes, with our formatter
     log.addHandler(handler)
     log.propagate = False
     try:

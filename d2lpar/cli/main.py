@@ -112,6 +112,27 @@ def compare(records: tuple[str, ...]) -> None:
     click.echo(printable(compare(*map(files.read, records))))
 
 
+@d2lpar.command(name="table", short_help="Print what records timed, for a paper.")
+@click.argument("records", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("csv", "markdown", "latex")),
+    default="markdown",
+    help="csv: all numbers, for a program.",
+)
+def tabulate(records: tuple[str, ...], form: str) -> None:
+    """Print what RECORDS timed: medians over processes, range, n and verdict.
+
+    Each work on more devices is judged beside the fewest of its recipe.
+    """
+    from d2lpar.cli import table
+    from d2lpar.records import files
+
+    found = table.rows([files.read(path) for path in records])
+    click.echo(printable(table.FORMATS[form](found)))
+
+
 @d2lpar.command(short_help="Redraw figures from records.")
 @click.argument("records", nargs=-1, required=True, type=PATH)
 @click.option("--out", type=PATH, show_default="runs", help="Folder for the figures.")

@@ -54,8 +54,8 @@ def pictures(
     if len({run.header.num_devices for run in runs}) > 1:
         rows = rows_by_count(runs)
         title = "Seconds to solve, by method and number of devices"
-        size = (7.6, page.height(len(rows)))
-        page.dots(new("devices", title, runs, size, note), rows, "s")
+        inches = (7.6, page.height(len(rows)))
+        page.dots(new("devices", title, runs, inches, note), rows, "s")
     by_method = group(runs, lambda run: run.header.variant).values()
     most = [max(same, key=lambda run: run.header.num_devices) for same in by_method]
     if knows_optimum(runs):

@@ -58,8 +58,11 @@ def result(runs: Sequence[Run]) -> Result:
     answers = {"devices": speeds, "distance": [sentence(_arrive(runs))]}
     if apart := _apart(runs):
         answers["error"] = [sentence(apart)]
-    further = [distances, f"least ||A x - b|| of all runs: {least:.9g}"]
+    further: list[Table | str] = [distances]
+    further += [f"least ||A x - b|| of all runs: {least:.9g}"]
     short = f"{sum(there.values())} of {len(there)} methods reach the optimum"
+    if len(there) == 1:
+        short = _arrive(runs)
     if pairs and _gain(*pairs[0]) > 1:
         fewest, most = pairs[0]
         speed = in_short(seconds_of(most), seconds_of(fewest))
@@ -157,8 +160,10 @@ def _arrive(runs: Sequence[Run]) -> str:
 def _apart(runs: Sequence[Run]) -> str:
     """Return how far above the least residual the published method's devices end."""
     published = [run for run in runs if run.header.variant == AVERAGING[1]]
-    most = max(published, key=lambda run: run.header.num_devices, default=None)
-    norms = repeats(most)[0][-1].device_residual_norms if most else []
+    if not published:
+        return ""
+    most = max(published, key=lambda run: run.header.num_devices)
+    norms = repeats(most)[0][-1].device_residual_norms
     if len(norms) < 2 or max(norms) < FLOOR * min(norms):
         return ""
     return (

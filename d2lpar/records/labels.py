@@ -72,7 +72,8 @@ def count(header: Header) -> str:
 
 def counts(headers: Sequence[Header]) -> str:
     """Return on how many devices runs were measured: "1 and 2 devices"."""
-    found = sorted({header.num_devices for header in headers})
+    of_each = (h.settings.get("device_counts") or [h.num_devices] for h in headers)
+    found = sorted({n for counts in of_each for n in counts})
     return f"{listed(map(str, found))} device{'s' * (found != [1])}"
 
 

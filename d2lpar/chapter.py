@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from d2lpar.cli.table import times
+from d2lpar.errors import RecordError
 from d2lpar.records.atomic import cell_output, replacing
 from d2lpar.records.comparison import (
     NOTHING,
@@ -149,9 +150,12 @@ def record(name: str) -> Run:
     """Return a committed record: ``record("gpus/peers/custom-gpu2.jsonl")``.
 
     `name` is a path below ``figures/``, whose records the package contains, too.
+    Raises :class:`RecordError` for a record that is not there.
     """
     from d2lpar.records import files
 
+    if not (COMMITTED / name).is_file():
+        raise RecordError(f"figures/{name}: there is no such record")
     return files.read(COMMITTED / name)
 
 
@@ -166,7 +170,7 @@ def table(
     `unit` ("s" or "ms") for each of `per` steps. The last columns say how many times as
     fast more devices are than one by the rule of :func:`verdict`, "-" where it does not
     tell. `only` chooses rows by their beginning.
-    Raises OSError for a record that is not there.
+    Raises :class:`RecordError` for a record that is not there.
     """
     scale = {"s": 1.0, "ms": 1e3}[unit] / per
     found: dict[str, dict[int, Summary]] = {}

@@ -34,10 +34,8 @@ def result(runs: Sequence[Run]) -> Result:
         return Result()
     rows, ends, least, there = [], [], least_of(runs), reached(runs)
     for run in runs:
-        last, names = (
-            repeats(run)[0][-1],
-            [run.header.variant, labels.count(run.header)],
-        )
+        names = [run.header.variant, labels.count(run.header)]
+        last = repeats(run)[0][-1]
         middle, spread, _ = seconds_of(run).cells()
         seconds = [middle, spread] if there[run.header.variant] else ["-", FAILED]
         over = f"{last.residual_norm / least:.4f}" if least else "-"
@@ -86,10 +84,10 @@ def in_order(runs: Sequence[Run]) -> list[Run]:
 def reached(runs: Sequence[Run]) -> dict[str, bool]:
     """Return by method whether all its runs end within 1 % of the least residual."""
     there: dict[str, bool] = {}
+    most = FLOOR * least_of(runs)
     for run in runs:
         end = median(points[-1].residual_norm for points in repeats(run))
-        arrived = end <= FLOOR * least_of(runs)
-        there[run.header.variant] = there.get(run.header.variant, True) and arrived
+        there[run.header.variant] = there.get(run.header.variant, True) and end <= most
     return there
 
 
@@ -150,9 +148,9 @@ def _arrive(runs: Sequence[Run]) -> str:
     least, there = least_of(runs), reached(runs)
     if len(there) == 1:
         return f"||A x - b|| ends at {least:.6g}"
-    names = [name for name, arrived in there.items() if arrived]
+    names = [name for name, arrived in there.items() if arrived] or ["none"]
     return (
-        f"{len(names)} of {len(there)} methods end within 1 % of the least "
+        f"{sum(there.values())} of {len(there)} methods end within 1 % of the least "
         f"||A x - b||, {least:.6g}: {listed(names)}"
     )
 

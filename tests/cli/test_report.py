@@ -22,7 +22,7 @@ from d2lpar.errors import RecordError
 from d2lpar.experiments import result
 from d2lpar.figures import page
 from d2lpar.lenet import figure as lenet_figure
-from d2lpar.records import files
+from d2lpar.records import files, labels
 from d2lpar.records.kinds import (
     FrameRecord,
     Header,
@@ -401,6 +401,12 @@ def test_a_gan_is_judged_beside_noise(ends, words):
     assert f"At the end the generated faces are {words}." in found.sentences
     assert found.short.startswith(f"after 9 steps the generated faces are {words}")
     assert not {"distinct", "density"} & set(found.table.columns)
+
+
+def test_the_counts_of_a_study_are_those_that_took_turns():
+    study = header(4, chapter="scaling", settings={"device_counts": [1, 2, 4]})
+    assert labels.counts([study]) == "1, 2 and 4 devices"
+    assert labels.counts([header(1), header(1)]) == "1 device"
 
 
 def test_the_end_says_what_was_learnt_and_leaves_dry_runs_out(tmp_path):

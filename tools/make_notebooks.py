@@ -5,8 +5,8 @@
 Every chapter runs with its quick preset in a fresh kernel and an empty folder, on the
 data that D2LPAR_DATA names or, without it, generated data. A notebook is written only
 if no cell failed, it has at most 1.25 MB, its outputs name no folder of this machine,
-have no line of more than 88 columns, no more than 45 lines and nothing on standard error, and the measured
-numbers in its prose are those of the records it links (quoted_numbers.py).
+have at most 45 lines of at most 88 columns and nothing on standard error, and the
+measured numbers in its prose are those of the records it links (quoted_numbers.py).
 
 A line of prose such as
 

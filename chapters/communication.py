@@ -7,9 +7,9 @@
 # ![Test accuracy by how often two devices average, without and with outer momentum,
 # five seeds](../figures/benchmarks/local_sgd.png)
 #
-# **In one sentence.** Devices can send while they compute, send in a ring, or divide
-# the optimizer's memory for the same bytes. They can also average rarely, which is a
-# different training.
+# **In one sentence.** Devices can send while they compute, send in a ring, divide the
+# optimizer's memory for the same bytes, or average rarely, which is a different
+# training.
 #
 # The authors of DiLoCo [1] trained language models with an average only every **500**
 # steps. Part 1 of this chapter keeps every gradient, and hides or spreads the
@@ -50,9 +50,9 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # ## Part 1. Overlap: communicate while computing
 #
 # The backward pass begins with the last layer. The devices could sum its gradient while
-# they compute the other gradients. MXNet allows this, because it starts an operation as
-# soon as its inputs are ready [2], although we call `trainer.step` after `backward`. Do
-# sums really begin early? MXNet's profiler records when each operation begins and ends.
+# they compute the other gradients. We call `trainer.step` after `backward`. However,
+# MXNet starts an operation as soon as its inputs are ready [2]. Do sums therefore begin
+# early? MXNet's profiler records when each operation begins and ends.
 #
 # One setting matters. To reduce overhead, MXNet submits up to 15 operators as a group.
 # The results of a group become available when the whole group has finished.

@@ -353,12 +353,13 @@ device_params = train(all_devices, batch_size=16, lr=0.1)
 print("replicas agree:", agree(device_params))
 
 # %% [markdown]
-# The trainings differ in rounding only, so we expect similar accuracies. A first epoch
-# near 0.10 is the accuracy of guessing.
+# The trainings differ in rounding only, so we expect similar accuracies. After the
+# first epoch it can be near 0.10, the accuracy of guessing.
 #
 # ## Why are the accuracies not equal?
 #
-# Floating-point addition is not *associative*: `(a + b) + c` and `a + (b + c)` can
+# Both trainings start from the same parameters and take the same batches. However,
+# floating-point addition is not *associative*: `(a + b) + c` and `a + (b + c)` can
 # differ. For example, a float32 number has 24 binary digits, so a 1 that we add to 2^24
 # is lost.
 

@@ -13,8 +13,8 @@
 # *kernel* is a function that each of a GPU's threads runs on its own element. On a GPU
 # the arithmetic of the other chapters runs as such kernels, too. In this chapter you
 # write your own in CUDA C, see how a kernel finds its element, and find out what limits
-# its speed. The same source also runs on CPU contexts, compiled by the system's C++
-# compiler (or by that of `pip install -e '.[kernels]'`), so you need no GPU.
+# its speed. The same source also runs on CPU contexts, compiled by a C++ compiler of
+# the system (or of `pip install -e '.[kernels]'`), so you need no GPU.
 #
 # Run this chapter as a notebook, or as `python chapters/kernels.py`.
 
@@ -63,7 +63,7 @@ assert (y.asnumpy() == numpy.arange(10) + 1).all()
 # the reader which array is only read, and the compiler would refuse a kernel that
 # writes to it. The swapped call would still run.
 #
-# `ElementwiseKernel` has generated this kernel from the one line:
+# `ElementwiseKernel` has generated this kernel from a single line:
 
 # %%
 print(plus_one.source)
@@ -236,7 +236,7 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # ## How fast is it?
 #
 # A kernel that does little arithmetic needs at least the time in which memory moves its
-# bytes. However, each launch also has a fixed cost, here that of Python's call and of
+# bytes. However, each launch also has a fixed cost, here for Python's call and for
 # waiting for the device. Our model is therefore `time = a + b * bytes`. We fit both
 # numbers for y = 2 x, from one small and one large array, and predict a third size.
 #
@@ -304,13 +304,13 @@ print("accepted:", *(accepted or ["neither"]))
 # Where neither is accepted, the bytes do not explain the times of these two kernels,
 # and we must not use write-allocate to explain other times of the same machine.
 #
-# One machine's numbers say little about another one. Here are records of one core of an
-# AMD EPYC and of an H100, with arrays of 50,000,000 numbers, 200 MB, which are larger
-# than the usual caches. All rows process the same amount of data, on the core with one
-# thread. A plain loop in C shows what this thread can reach, and NumPy beside the H100
-# runs on its host. The bytes are those of the kernel: y = 2 x reads one array and
-# writes one; the update reads two and writes one. The last line counts the five arrays
-# of MXNet's update.
+# One machine's numbers say little about other machines. Here are records of one core of
+# an AMD EPYC and of an H100, with arrays of 50,000,000 numbers, 200 MB, which are
+# larger than the usual caches. All rows process the same amount of data, on the core
+# with one thread. A plain loop in C shows what this thread can reach, and NumPy beside
+# the H100 runs on its host. The bytes are counted for the kernel: y = 2 x reads one
+# array and writes one; the update reads two and writes one. The last line counts the
+# five arrays of MXNet's update.
 #
 # *Predict before you run*: on the recorded core, how many times as long as the kernel
 # do MXNet's two operators take for the update?
@@ -353,10 +353,10 @@ chapter.score()
 # tests a candidate for the rest: MXNet puts the product `lr / n * grad` into *new
 # memory* (rule 5 of Chapter 4).
 #
-# With write-allocate y = 2 x moves three arrays instead of two, as many as the update,
-# which reads p anyway before it writes it. The printed ratio of the two kernels, 1 if
-# only arrays count, agrees with this. The experiment in place, however, is the direct
-# test, so trust it more.
+# With write-allocate y = 2 x moves three arrays instead of two. The update also moves
+# three arrays, because it reads p anyway before it writes it. The printed ratio of the
+# two kernels, 1 if only arrays count, agrees with this. The experiment in place,
+# however, is the direct test, so trust it more.
 #
 # On the H100 the ranges of the kernels and of MXNet's operators overlap, although MXNet
 # moves five arrays for the update. The printed rates of the kernels are far below the
@@ -430,14 +430,14 @@ assert abs(total.item() - exact) < 1e-5 * exact
 #    time for 129,068 parameters at 4.8 TB/s? *(`3 * 4 * 129,068 / 4.8e12 = 0.32 us`.
 #    Compare it with the launch that the model has printed: for LeNet the number of
 #    launches counts.)*
-# 3. New memory: time `p -= step * grad` and, in alternation, `np.multiply(grad, step,
-#    out=product)` followed by `p -= product`, for 10,000,000 numbers. *(Both move five
-#    arrays. What the second saves is the cost of the new array; what remains above
-#    `5 / 3` of the fused kernel has another cause.)*
-# 4. Columns first: in the same kernel, write `int ij = ny * x + y`. Then write `ny * y
-#    + x`. *(With the first the sum is still right: each element has exactly one thread,
-#    though a different one. With the second, three of the ten elements of 2 x 5 stay
-#    zero, because `2 * y + x` takes only the values 0 to 6.)*
+# 3. New memory: time `p -= step * grad` and, in alternation,
+#    `np.multiply(grad, step, out=product)` followed by `p -= product`, for 10,000,000
+#    numbers. *(Both move five arrays. What the second saves is the cost of the new
+#    array; what remains above `5 / 3` of the fused kernel has another cause.)*
+# 4. Columns first: in the same kernel, write `int ij = ny * x + y`. Then write
+#    `ny * y + x`. *(With the first the sum is still right: each element has exactly one
+#    thread, though a different one. With the second, three of the ten elements of 2 x 5
+#    stay zero, because `2 * y + x` takes only the values 0 to 6.)*
 # 5. Momentum in one kernel: write `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`,
 #    and compare it with NumPy in float32. *(On a CPU context the results are equal to
 #    the bit, because the package asks the compiler not to fuse a product and a sum.)*

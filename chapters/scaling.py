@@ -238,8 +238,8 @@ chapter.answer("speedup of four H200s, batch 8,192", large[1].median / large[4].
 # without them. Never compare one GPU with a graph and two GPUs without. One difference
 # remains: from 256 images per GPU on, a graph computes biases as weights.
 #
-# A larger network has more work per operator. ResNet-18 with 256 images takes [0.60
-# times] as long on two H100s as on one (one training each, Chapter 5).
+# A larger network has more work per operator. ResNet-18 with 256 images takes
+# [0.60 times] as long on two H100s as on one (one training each, Chapter 5).
 #
 # [0.60 times]: ../figures/gpus/benchmarks/resnet18.jsonl
 #   "2 GPUs, batch 256, lr 0.1 / 1 GPU, batch 256, lr 0.1"

@@ -63,7 +63,7 @@ for _loss in (_d_loss, _g_loss):
 
 @dataclass
 class TrainingState:
-    """The state after `epoch` epochs, on the host, from which :func:`train` continues."""
+    """The state after `epoch` epochs, on the host: :func:`train` continues from it."""
 
     params_D: list[numpy.ndarray]  # with spectral vectors; running averages stay 0, 1
     params_G: list[numpy.ndarray]

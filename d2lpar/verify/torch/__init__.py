@@ -31,8 +31,8 @@ def ddp(
     process of a group, which exists already, and changes the parameters of `net` in
     place; `X` and `y` are the process's rows, or with `whole` the whole batch. Its
     arguments `steps`, `clip_norm` and `accumulate` become arguments of `step`.
-    Processes stay alive between calls; `net` is made again. `backend` is "nccl" if there is a GPU
-    for each process, else "gloo".
+    Processes stay alive between calls; `net` is made again. `backend` is "nccl" if
+    there is a GPU for each process, else "gloo".
     """
     groups: dict[int, list] = {}  # the workers of each number of processes
 

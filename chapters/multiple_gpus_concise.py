@@ -291,8 +291,9 @@ chapter.answer("times LeNet's multiplications per parameter", ratio)
 
 # %% [markdown]
 # ResNet-18 needs `456 / 2.25 = 203` times the multiplications, but has only
-# `11.2 / 0.129 = 87` times the parameters. The computation grows more than the
-# all-reduce. A second device should therefore pay with smaller batches.
+# `11.2 / 0.129 = 87` times the parameters. This is 2.3 times as many per parameter, so
+# the computation grows more than the all-reduce. A second device should therefore pay
+# with smaller batches.
 #
 # d2l trains on two devices with twice the batch and twice the learning rate. However,
 # this is a different training, with half the number of steps. We compare equal batches,
@@ -364,8 +365,8 @@ chapter.answer("network or batch", "network" if of_network else "batch")
 # Only the network differs between the first two rows. With LeNet the rule tells no
 # speedup, and with ResNet-18 the second GPU pays. In the last row each GPU has 256
 # images, as in d2l's run. This larger batch shortens the epoch further, but by a
-# smaller factor. For LeNet, the batch alone makes a second GPU pay from 2,048 images on
-# (Chapter 6).
+# smaller factor than the second GPU does. For LeNet, the batch alone makes a second GPU
+# pay from 2,048 images on (Chapter 6).
 #
 # ## On Fashion-MNIST
 #

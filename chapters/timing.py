@@ -114,9 +114,9 @@ print("product:", measure(lambda device: np.dot(x, x), two[0], host @ host))
 #     A A A A B B B B   and   B B B B A A A A
 #
 # Chance alone therefore separates equal programs in `2 / 70 = 2.9 %` of cases. This is
-# an exact *rank test* [2]. Our rule requires a share below 5 %. With three times on
-# each side it is at least `2 / 20 = 10 %`. Therefore we need at least **four times on
-# each side**.
+# an exact *rank test* [2]. Our rule requires a share below 5 %. With three measurements
+# on each side it is at least `2 / 20 = 10 %`. Therefore we need at least **four
+# measurements on each side**.
 #
 # **Say how much.** The factor is the median of all ratios of a time of A and a time of
 # B. Its *95 % interval* contains the true factor in at least 95 % of cases.
@@ -174,7 +174,7 @@ for name, times in (("tan on two contexts", both), ("NumPy's tan", numpys)):
 # program. It counts how often each rule tells the two samples of a pair apart.
 #
 # *Predict before you run*: in what percentage of the pairs does the rule of thumb raise
-# a false alarm, if each sample has n = 3 times?
+# a false alarm, if each sample has n = 3 measurements?
 
 # %%
 chapter.predict("% of false alarms at n = 3", None)
@@ -206,9 +206,9 @@ chapter.answer("% of false alarms at n = 3", 100 * shares[3]["quartiles"])
 #
 # A large result in a new array needs memory that the process does not have yet. The
 # operating system provides it in *pages*, usually of 4 KiB, when they are first
-# written. The clock includes these *page faults*. On CPU contexts MXNet requests new
-# memory for every result of more than 32 MB. On GPUs it keeps freed memory for the next
-# result.
+# written. Such a first access is a *page fault*, and the clock includes its time. On
+# CPU contexts MXNet requests new memory for every result of more than 32 MB. On GPUs it
+# keeps freed memory for the next result.
 #
 # *Predict before you run*: we compute z = 2 * x for 10,240,000 numbers of 4 bytes, in a
 # new array and in an existing one. How many pages of 4 KiB does a new array need?
@@ -314,7 +314,8 @@ chapter.score()
 #
 # > **Takeaway.** Time = wait, clock, work, wait, clock. A time is at least
 # > `operations / peak`, and at least `bytes / bandwidth` for data that are not in a
-# > cache. "Faster" needs four times on each side, in turn, and a rank test below 5 %.
+# > cache. "Faster" needs four measurements on each side, in turn, and a rank test below
+# > 5 %.
 #
 # ## Exercises
 #
@@ -330,10 +331,11 @@ chapter.score()
 # 3. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
 #    ask? *(Its float32 peak is 8.1 TFLOPS [6]. Ask whether they waited, whether the
 #    result was checked, and whether it was float32: tensor cores reach 65 in float16.)*
-# 4. How many times does it take to find a true factor of 1.2? Draw n times of A from a
-#    normal distribution with mean 10 and standard deviation 1, and n times of B with a
-#    mean of 12. Count how often `d2lpar.records.comparison.p_value(A, B) < 0.05`. *(In
-#    about half of the cases with n = 4, and in more than 80 % from n = 6 on.)*
+# 4. How many measurements does it take to find a true factor of 1.2? Draw n numbers A
+#    from a normal distribution with mean 10 and standard deviation 1, and n numbers B
+#    with a mean of 12. Count how often `d2lpar.records.comparison.p_value(A, B) <
+#    0.05`. *(In about half of the cases with n = 4, and in more than 80 % from n = 6
+#    on.)*
 # 5. *On paper.* Two programs are timed five times each. All times of the second are
 #    smaller. In what share of cases would chance do this? What is the share for two
 #    equal programs if you stop measuring as soon as the rule says "faster"? *(There are

@@ -562,7 +562,7 @@ chapter.show(figure, "gan-ablation")
 # each recipe, which ran side by side. After at most 10,000 steps the two ranges below
 # the table do not overlap. The numbers after "largest falls" show how far the coverage
 # of each training has dropped between two judgements. After such a fall a single step
-# is a matter of luck; the figure shows when it happened and whether the training
+# is a matter of luck. The figure shows when it happened and whether the training
 # recovered. (Trainings that ran side by side on one GPU tell nothing about seconds.)
 #
 # A row has the least and the largest value of its trainings. With both recipes, seed 0

@@ -59,9 +59,9 @@ assert (y.asnumpy() == numpy.arange(10) + 1).all()
 # %% [markdown]
 # With the arguments swapped, the kernel treats your y as its input and your x as its
 # output. So y stays zero, and x is overwritten with 0 + 1. A kernel receives addresses
-# by position; it never sees variable names. `"const int *x, int *y"` would have told
-# the reader which array is only read, and the compiler would refuse a kernel that
-# writes to it. The swapped call would still run.
+# by position, and no names of variables. `"const int *x, int *y"` would have told the
+# reader which array is only read, and the compiler would refuse a kernel that writes to
+# it. The swapped call would still run.
 #
 # `ElementwiseKernel` has generated this kernel from a single line:
 
@@ -71,7 +71,7 @@ print(plus_one.source)
 # %% [markdown]
 # ## A grid of blocks of threads
 #
-# The post's second kernel adds two arrays of 2 x 5; we reproduce it verbatim. A GPU
+# The post's second kernel adds two arrays of 2 x 5. We reproduce it verbatim. A GPU
 # starts a *grid* of *blocks* of *threads*. Each thread knows its place and computes
 # which element it is responsible for:
 #
@@ -152,7 +152,7 @@ chapter.answer("idle threads", idle)
 # `if`.
 #
 # To see which thread computes which element, we store each thread's block index in the
-# output instead of a sum. In CUDA C a kernel has no return value; it writes where its
+# output instead of a sum. In CUDA C a kernel has no return value. It writes where its
 # arguments point.
 
 # %%
@@ -205,11 +205,12 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
 # %% [markdown]
 # ## A fused update
 #
-# MXNet's `p -= lr / n * grad` is two operations. The first reads the gradient and
-# writes the product to memory; the second reads the product and p, and writes p.
-# Together they move five arrays. If we join both operations in one kernel, which is
-# called *fusing* them, the product never reaches memory, and only three arrays move. We
-# write this kernel and use it instead of `sgd` in the training of Chapter 1:
+# MXNet's `p -= lr / n * grad` consists of two operations. The first operation reads the
+# gradient and writes the product to memory. The second operation reads the product and
+# p, and writes p. Together they move five arrays. If we join both operations in one
+# kernel, which is called *fusing* them, the product never reaches memory, and only
+# three arrays move. We write this kernel and use it instead of `sgd` in the training of
+# Chapter 1:
 
 # %%
 step_of_sgd = ElementwiseKernel(
@@ -309,8 +310,8 @@ print("accepted:", *(accepted or ["neither"]))
 # larger than the usual caches. All rows process the same amount of data, on the core
 # with one thread. A plain loop in C shows what this thread can reach, and NumPy beside
 # the H100 runs on its host. The bytes are counted for the kernel: y = 2 x reads one
-# array and writes one; the update reads two and writes one. The last line counts the
-# five arrays of MXNet's update.
+# array and writes one array. The update reads two arrays and writes one. The last line
+# counts the five arrays of MXNet's update.
 #
 # *Predict before you run*: on the recorded core, how many times as long as the kernel
 # do MXNet's two operators take for the update?
@@ -367,7 +368,7 @@ chapter.score()
 #
 # What does limit them, the launch or the rate at which a kernel requests its bytes? The
 # record has two sizes, 400 MB and 600 MB, and the model fits both numbers. The fitted
-# launch is not above a tenth of the time; a negative one means that the update has a
+# launch is not above a tenth of the time; a negative launch means that the update has a
 # higher rate than y = 2 x. So the rate is the limit, with the reservation that these
 # are two different kernels. Our kernels give each thread one element only. Exercise 6
 # shows whether this sets the rate.
@@ -432,8 +433,8 @@ assert abs(total.item() - exact) < 1e-5 * exact
 #    launches counts.)*
 # 3. New memory: time `p -= step * grad` and, in alternation,
 #    `np.multiply(grad, step, out=product)` followed by `p -= product`, for 10,000,000
-#    numbers. *(Both move five arrays. What the second saves is the cost of the new
-#    array; what remains above `5 / 3` of the fused kernel has another cause.)*
+#    numbers. *(Both move five arrays. The second version saves the cost of the new
+#    array. The time that remains above `5 / 3` of the fused kernel has another cause.)*
 # 4. Columns first: in the same kernel, write `int ij = ny * x + y`. Then write
 #    `ny * y + x`. *(With the first the sum is still right: each element has exactly one
 #    thread, though a different one. With the second, three of the ten elements of 2 x 5

@@ -125,8 +125,8 @@ chapter.answer("steps of gradient descent", same.history[-1].iteration)
 
 # %% [markdown]
 # The replicas agree bit for bit because they receive the same sum. One device and two
-# differ by rounding only. The package estimates `largest` by power iteration; since the
-# estimate may be too small, it takes the step size `0.95 / estimate`.
+# differ by rounding only. The package estimates `largest` by power iteration. The
+# estimate may be too small, so it takes the step size `0.95 / estimate`.
 #
 # ## Conjugate gradients
 #
@@ -325,8 +325,8 @@ assert off["CGLS from the residual"][2] < 1e-3 * off["CGLS, 60 steps"][2]
 # refinement*: it computes the residual from A, solves the same triangular systems for a
 # correction, and adds it. The correction has a relative error of about
 # `condition^2 * 1e-16`. As long as this is far below 1, one step restores the digits.
-# At 2e7 it does not restore all of them, and the package warns; from about 3e7 on it
-# refuses and names `tsqr`. Its `cgls` does not trust a small gradient: it continues
+# At 2e7 it does not restore all of them, and the package warns. From about 3e7 on it
+# refuses, and names `tsqr`. Its `cgls` does not trust a small gradient: it continues
 # while its steps lower the residual, and then starts again from the true gradient.
 #
 # (If no x fits b, the solution itself is so sensitive that every method loses up to
@@ -494,8 +494,8 @@ chapter.show(figure, "local-steps")
 #
 # Averaging can be repaired. In consensus ADMM [4] each device minimises one half of its
 # own ||A_k x - b_k||^2 plus a penalty (rho / 2) ||x - z + u_k||^2 for leaving the
-# consensus z; u_k accumulates the deviations. It sends one vector per round, too, but
-# converges to the optimum for any positive rho.
+# consensus z. Here u_k accumulates the deviations. It sends one vector per round, too,
+# but converges to the optimum for any positive rho.
 
 
 # %%
@@ -653,7 +653,7 @@ print(f"    our record {small:.2f} s and {large:.2f} s, {large / small:.1f} time
 # Their times agree. An epoch works on 1,000 drawn rows, so with the same columns 20
 # epochs take half as long as 40: the notes print 10.86 s and 20.45 s. The arithmetic of
 # `lstsq` is proportional to m n^2. Ten times the rows need ten times the arithmetic,
-# and ten times the columns as well 1,000 times; compare with the last line.
+# and ten times the columns as well need 1,000 times. Compare with the last line.
 #
 # ## Where does the time go?
 #
@@ -671,7 +671,7 @@ print(f"waiting for the devices: {100 * share:.0f} % of the epoch")
 
 # %% [markdown]
 # The `2 * 500 * 2 = 2,000` calls of `dot` only enqueue work. Python waits for the
-# devices in `asnumpy`; a small share means that issuing the calls sets the pace.
+# devices in `asnumpy`. A small share means that issuing the calls determines the time.
 #
 # Finally, we run all methods on your machine, on 4,000 x 400, or with `--preset book`
 # on 10,000 x 1,000. Gradient descent stops after 500 steps, far from the optimum. One
@@ -691,7 +691,7 @@ if __name__ == "__main__":
 # > equations with one step of refinement.
 #
 # With summed gradients N devices compute what one device computes, up to rounding. With
-# averaged answers they do not, unless they average after every step; ADMM repairs this.
+# averaged answers they do not, unless they average after every step. ADMM repairs this.
 #
 # ## Exercises
 #

@@ -233,9 +233,9 @@ print(f"{sum(r > 1 for r in ratios.values())} of {len(ratios)} are above 1")
 # The outputs are proportional to the images per device. More *devices* therefore reduce
 # the memory of each device. *Micro-batches* reduce it, too: one device processes the
 # batch in parts, one after the other, and adds up the gradients. They sum to the
-# gradient of the whole batch, unless a layer looks at the whole batch. BatchNorm does,
-# and normalises each part by its own mean. The generator of Chapter 10 contains
-# BatchNorm, so micro-batches would change its training.
+# gradient of the whole batch, unless a layer uses the whole batch. BatchNorm normalises
+# each part by its own mean. The generator of Chapter 10 contains BatchNorm, so
+# micro-batches would change its training.
 #
 # The third way is *gradient checkpointing*. We keep the outputs of a few layers only,
 # and compute all other outputs again during the backward pass. To do so by hand, we run
@@ -286,10 +286,10 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 # The gradients agree with the gradients of the whole network. While the first half is
 # repeated, `784 + 2 * 13,520 + 3,380` outputs are kept by our rule. (The output at the
 # cut and its gradient wait in the meantime, `2 * 3,380` numbers that we have not
-# counted.) The two largest outputs of LeNet lie on the same side of the cut, so they
-# are kept together and the saving is small. It is larger if many layers are similar:
-# with n of them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are
-# kept instead of n, for at most one more forward pass [2]. PyTorch offers this as
+# counted.) The two largest outputs of LeNet lie on the same side of the cut. They are
+# kept together, so the saving is small. It is larger if many layers are similar: with n
+# of them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept
+# instead of n, for at most one more forward pass [2]. PyTorch offers this as
 # `torch.utils.checkpoint`.
 #
 # ## At the limit
@@ -310,8 +310,9 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 #
 # We need three controls. In the first control the process may allocate so much that
 # nothing fails. The second and the third control have the limit but do not call
-# `release`; one drops the errors, and the other one keeps them in a list, as a notebook
-# keeps the last error in `sys.last_traceback`. This program carries out one variant:
+# `release`. The second control drops the errors. The third control keeps them in a
+# list, as a notebook keeps the last error in `sys.last_traceback`. This program carries
+# out one variant:
 
 # %%
 AT_THE_LIMIT = """
@@ -418,7 +419,7 @@ assert all(line for variant in list(variants)[1:] for _, line, _ in rows[variant
 # devices in a separate process.
 #
 # On a GPU the memory is separate and there is no swapping. CUDA's context and the
-# workspaces of cuDNN are added to the arrays; the estimate contains both
+# workspaces of cuDNN are added to the arrays. The estimate contains both
 # (`kind="gpu"`). Finally, we print how much memory is free on the devices of this
 # machine. CPU contexts share the memory of the host, so they show the same number.
 
@@ -431,14 +432,14 @@ for device, free in zip(here, estimate.free_memory(here)):
 # ## Summary
 #
 # > **Takeaway.** If every output is kept, a device keeps
-# > `4 * batch / devices * numbers per image` bytes; fewer, if outputs that no gradient
-# > needs are freed. For LeNet and 256 images on one device this is
+# > `4 * batch / devices * numbers per image` bytes. It keeps fewer bytes if outputs
+# > that no gradient needs are freed. For LeNet and 256 images on one device this is
 # > `4 * 256 * 40,370 = 41.3e6`, or `80 * 4 * 129,068`. The gradients of the largest
 # > outputs are added at the peak.
 #
 # A training keeps outputs of its layers for each image of its shard, namely those that
-# the gradients need. More devices, micro-batches and checkpointing reduce them;
-# micro-batches change the result if a layer looks at the whole batch. After a failure,
+# the gradients need. More devices, micro-batches and checkpointing reduce them.
+# Micro-batches change the result if a layer uses the whole batch. After a failure,
 # errors can hold memory that `release` returns, and other memory may remain that it
 # does not return. Ending the process returns all of it.
 #

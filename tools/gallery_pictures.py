@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 
 from d2lpar.arrays import figure as arrays
 from d2lpar.arrays import result as timing
+from d2lpar.datasets import punks
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.figures.page import Picture
@@ -642,6 +643,29 @@ def faces(first: Runs, others: Runs, without: Runs) -> Picture:
     right.set_ylabel("share of real faces covered")
     right.set_xticks([0, 10_000, 20_000], ["0", "10,000", "20,000"])
     right.legend(loc=(0.4, 0.57))
+    return drawn
+
+
+@answers("gan/published", "gpus/gan/as-published-gpu1")
+def published(runs: Runs) -> Picture:
+    """What does the CryptoPunks notebook's recipe draw?"""
+    (run,) = runs
+    end = run.lines_of(FrameRecord)[-1]
+    real = references(run)["other real faces"]["coverage"]
+    title = claim(
+        "The published recipe covers {a:.0f} % of faces, other real faces {b:.0f} %",
+        when=end.num_steps == 4_000, a=100 * end.coverage, b=100 * real,
+    )  # fmt: skip
+    words = (
+        "4,000 steps on all 10,000 faces at once; left: eight noises in training; "
+        "right: 25 faces at the end"
+    )
+    drawn = page.new(
+        title, subtitle(words, runs), runs, (10.4, 4.6), columns=2, width_ratios=(4, 3)
+    )
+    left, right = drawn.axes
+    gan.strip(left, run)
+    gan.show(right, punks.from_png(end.samples, 5, 5))
     return drawn
 
 

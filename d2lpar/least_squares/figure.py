@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from matplotlib.axes import Axes
 
@@ -18,8 +18,10 @@ from d2lpar.least_squares.result import (
     least_of,
     reached,
     repeats,
+    seconds_of,
 )
 from d2lpar.records import labels
+from d2lpar.records.comparison import ratio
 from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.text import plural
 
@@ -78,7 +80,7 @@ def _look(run: Run, **others) -> dict:
 
 def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
     """Draw ||A x - b|| of each device's x above the least of all, against the epoch."""
-    ends = {}
+    ends = []
     for run in runs:
         points = repeats(run)[0]
         recorded = min(len(p.device_residual_norms) for p in points)
@@ -87,13 +89,12 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
             style = _look(run, markevery=max(1, len(points) // 8))
             style.update(ls=page.LINES[device % 5], mfc="white" if device else None)
             axes.plot([p.iteration for p in points], above, **style)
-            signs = page.HOLLOW if device else page.SIGNS
-            name = f"{signs[style['marker']]} {_method(run)}, {label.split()[0]}"
-            ends[name] = above[-1]
+            name = f"{_method(run)}, {label.split()[0]}"
+            ends.append((points[-1].iteration, above[-1], name, style))
     page.epochs_along(axes)
     page.log_along(axes, "y")
     axes.set_ylabel("||A x - b|| above the optimum")
-    page.name_beside(axes, ends)
+    page.name_ends(axes, ends)
 
 
 def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
@@ -105,8 +106,8 @@ def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
             distances = [p.distance for p in points if p.distance]
             style = _look(run, lw=1.2, ms=4, markevery=len(seconds) // 8 or 1)
             axes.plot(seconds, distances, **style)
-            if distances:
-                ends[f"{page.SIGNS[style['marker']]} {_method(run)}"] = distances[-1]
+        if distances:
+            ends[f"{page.SIGNS[style['marker']]} {_method(run)}"] = distances[-1]
     page.log_along(axes, "x")
     page.log_along(axes, "y")
     axes.axhline(1, **page.LIMIT)
@@ -126,9 +127,34 @@ def rows_by_count(runs: Sequence[Run]) -> list[page.Row]:
     """
     rows, there = [], reached(runs)
     for same in comparable(runs):
-        seconds = [[points[-1].seconds for points in repeats(run)] for run in same]
+        seconds = map(seconds_of, same)
         of_method = page.by_count(dict(zip(map(row_name, same), seconds)))
         if not there[same[0].header.variant]:
             of_method = [r._replace(color=page.GREY, note=FAILED) for r in of_method]
         rows += of_method
     return rows
+
+
+def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> None:
+    """Draw a line per method from its seconds on the fewest devices to the most.
+
+    `greyed` are methods that did not converge.
+    """
+    for same in comparable(runs):
+        found = [seconds_of(run) for run in same]
+        color = page.GREY if same[0].header.variant in greyed else page.OURS
+        style = {"color": color, "ls": page.LINES[color == page.GREY]}
+        for x, summary in enumerate(found):
+            axes.plot([x] * summary.n, summary.samples, ".", color=color, alpha=0.45)
+        axes.plot([summary.median for summary in found], "o", **style)
+        known = page.times_as_fast(ratio(found[0], found[-1]))
+        words = (_method(same[0]), known, "not converged" * (color == page.GREY))
+        axes.annotate(
+            ", ".join(filter(None, words)), (len(found) - 1, found[-1].median),
+            (8, 0), textcoords="offset points", va="center", size=9,
+        )  # fmt: skip
+    axes.set_xticks(range(len(same)), [labels.count(run.header) for run in same])
+    axes.set_xlim(-0.15, len(same) - 0.1)
+    axes.grid(False, axis="x")
+    page.log_along(axes, "y")
+    axes.set_ylabel("seconds")

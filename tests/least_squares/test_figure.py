@@ -30,8 +30,8 @@ def run(variant="cgls", num_devices=2, distance=True, points=3, **fields):
 
 
 def names_in(axes):
-    """What stands beside the ends of lines, upwards, without the lines' marks."""
-    return [text.get_text()[2:] for text in axes.texts]
+    """What stands at the ends of lines, upwards."""
+    return [text.get_text() for text in axes.texts]
 
 
 def test_all_pictures():
@@ -46,7 +46,8 @@ def test_all_pictures():
     (error,) = drawn["error"].axes
     assert names_in(error)[:2] == ["averaging, cpu(0)", "averaging, cpu(1)"]
     methods = {"averaging", "averaging as published", "cgls", "normal"}
-    assert methods == set(names_in(drawn["distance"].axes[0]))
+    beside = {name[2:] for name in names_in(drawn["distance"].axes[0])}  # after a mark
+    assert beside == methods
     assert "on 2 devices, 1 repeat" in " ".join(words(drawn["distance"]))
     alone = figure.pictures([run("averaging", n) for n in (1, 2)])
     assert "averaging, 2 devices" in words(alone["devices"])

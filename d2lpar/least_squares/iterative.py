@@ -188,8 +188,8 @@ class _Search:
                 lengths=self.lengths, tol=self.tol, may_be_off=error / norm
             )
         log.warning(
-            "not converged after %d iterations: ||A^T (A x - b)|| is %.1e, not %.1e as "
-            "tol asks",
+            "not converged after %d iterations: ||A^T (A x - b)|| is %.1e, above "
+            "tol's %.1e",
             iteration, best.size, self.small_gradient(best.norm),
         )  # fmt: skip
         return answer

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from math import isfinite
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from d2lpar.cli.table import times
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import cell_output, replacing
 from d2lpar.records.comparison import (
     NOTHING,
     Summary,
-    arm_times,
     in_cell,
     of_processes,
     phrase,
     ratio,
-    seconds_per_epoch,
     summarize,
 )
-from d2lpar.records.kinds import BenchmarkHeader, StepRecord
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import number, plain_table
 
@@ -35,7 +32,8 @@ if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
 
 
-COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's name
+# In a clone a link to figures/, in a wheel its records.
+COMMITTED = (Path(__file__).parent / "records" / "committed").resolve()
 GOOD_FACTOR = 1.5  # of a measured answer
 _guesses: dict[str, float | str] = {}  # without an answer so far
 _good: list[bool] = []  # by answered guess: was it good?
@@ -151,15 +149,14 @@ def verdict(
 def record(name: str) -> Run:
     """Return a committed record: ``record("gpus/peers/custom-gpu2.jsonl")``.
 
-    `name` is a path below ``figures/``. Raises :class:`RecordError` without a clone.
+    `name` is a path below ``figures/``, whose records the package contains, too.
+    Raises :class:`RecordError` for a record that is not there.
     """
     from d2lpar.records import files
 
-    here = Path.cwd()
-    for folder in (Path(__file__).resolve().parents[1], here, *here.parents):
-        if (folder / "figures" / name).is_file():
-            return files.read(folder / "figures" / name)
-    raise RecordError(f"figures/{name}: not found in {here} or above: work in a clone")
+    if not (COMMITTED / name).is_file():
+        raise RecordError(f"figures/{name}: there is no such record")
+    return files.read(COMMITTED / name)
 
 
 def table(
@@ -177,7 +174,7 @@ def table(
     """
     scale = {"s": 1.0, "ms": 1e3}[unit] / per
     found: dict[str, dict[int, Summary]] = {}
-    for row, n, seconds in (line for name in names for line in _times(record(name))):
+    for row, n, seconds in (line for name in names for line in times(record(name))):
         if seconds.n and (not only or row.startswith(tuple(only))):
             found.setdefault(row, {}).setdefault(n, seconds)
     counts = sorted({n for by_count in found.values() for n in by_count})
@@ -196,29 +193,6 @@ def table(
     columns += [f"speedup {n}" for n in counts[1:]]
     print(plain_table(columns, rows, names=1))
     return found
-
-
-def _times(run: Run) -> Iterator[tuple[str, int, Summary]]:
-    """Yield (form, number of devices, seconds) of whatever a record timed."""
-    if isinstance(run.header, BenchmarkHeader):
-        for arm in arm_times(run):
-            words = f"{arm.name}, {arm.work}".removesuffix(", ").split(", ")
-            counts = [word for word in words if COUNT.fullmatch(word)]
-            row = ", ".join(word for word in words if word not in counts)
-            n = int(counts[0].split()[0]) if counts else 1
-            name = row or run.header.benchmark
-            yield name, n, arm.summary if arm.samples else NOTHING
-    elif run.lines_of(StepRecord):
-        from d2lpar.scaling.model import studies
-        from d2lpar.scaling.result import name_of
-
-        for study in studies([run]):
-            for n, batch in study.records:
-                yield f"{name_of(study)}, batch {batch:,}", n, study.seconds(n, batch)
-    else:
-        graphs = run.header.gpu_build.get("cuda_graphs")
-        how = {None: "", True: ", CUDA graphs", False: ", no graph"}[graphs]
-        yield run.header.chapter + how, run.header.num_devices, seconds_per_epoch(run)
 
 
 def show(figure: Figure, name: str) -> None:

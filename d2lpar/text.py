@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
+
+WIDTH = 80  # columns of a line of text, where no terminal says otherwise
+WIDEST = 100  # longer lines are hard to read
 
 
 def number(value: float) -> str:
@@ -58,6 +63,26 @@ def printable(text: str) -> str:
     '\\\\x1b[31mx.jsonl'
     """
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def terminal_width() -> int:
+    """Return the columns that text may fill: the terminal's, or 80 without one."""
+    return min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDEST)
+
+
+def filled(text: str, start: str = "", width: int = 0) -> str:
+    """Return text in lines of `width`, by default the terminal's, indented to `start`.
+
+    No word is cut: one that is longer than a line, such as a path, stands alone.
+    """
+    return textwrap.fill(
+        text,
+        width or terminal_width(),
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def plain_table(

@@ -5,14 +5,15 @@
 Every chapter runs with its quick preset in a fresh kernel and an empty folder, on the
 data that D2LPAR_DATA names or, without it, generated data. A notebook is written only
 if no cell failed, it has at most 1.25 MB, its outputs name no folder of this machine,
-have no line of more than 88 columns and nothing on standard error, and the measured
-numbers in its prose are those of the records it links (quoted_numbers.py).
+have at most 45 lines of at most 88 columns and nothing on standard error, and the
+measured numbers in its prose are those of the records it links (quoted_numbers.py).
 
 A line of prose such as
 
     <!-- fold: teaching/frameworks/pytorch_step.py allreduce train_batch -->
 
-becomes a fold that opens on the source of these functions or classes.
+becomes a fold that opens on the source of these functions or classes. A link to another
+chapter's script becomes one to its notebook.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ NOTEBOOKS = ROOT / "notebooks"
 FILES = {path.stem: path for path in sorted((ROOT / "chapters").glob("[!_]*.py"))}
 MAX_BYTES = 1_250_000
 MAX_COLUMNS = 88
+MAX_LINES = 45  # of one output: a screen
 TIMEOUT = 600  # seconds for each cell
 # An exercise's answer: in a script in brackets, in a notebook folded.
 ANSWER = re.compile(r"\s*\*\((.*?)\)\*", re.DOTALL)
@@ -52,6 +54,7 @@ IN_FRAMEWORK = """<details><summary>The same in {framework}</summary>
 From [{path}](../{path}).
 
 </details>"""
+SCRIPT = re.compile(r"\]\((\w+)\.py(?=[)#])")  # another chapter, in a link
 FRAMEWORKS = {"pytorch": "PyTorch", "jax": "JAX", "mxnet": "MXNet"}
 # A folder of some machine: of its user, its temporary files or its Python.
 PATH = re.compile(r"/(?:home|root|Users|tmp|work|mnt|usr|var|opt)/[\w.+-]+")
@@ -96,7 +99,7 @@ def converted(script: Path) -> nbformat.NotebookNode:
     for number, cell in enumerate(notebook.cells):
         cell.id = f"{script.stem}-{number}"[-64:]
         if cell.cell_type == "markdown":
-            cell.source = FOLD.sub(fold, cell.source)
+            cell.source = FOLD.sub(fold, SCRIPT.sub(r"](\1.ipynb", cell.source))
         text, heading, exercises = cell.source.partition("## Exercises\n")
         if heading:
             folded = ANSWER.sub(lambda answer: FOLDED.format(answer[1]), exercises)
@@ -172,6 +175,11 @@ def wrong_with(notebook: nbformat.NotebookNode) -> list[str]:
         for text in texts(notebook)
         for line in text.splitlines()
         if len(line) > MAX_COLUMNS
+    ]
+    wrong += [
+        f"an output of {len(text.splitlines())} lines, at most {MAX_LINES}: {text[:40]}"
+        for text in texts(notebook)
+        if len(text.splitlines()) > MAX_LINES
     ]
     size = len(nbformat.writes(notebook).encode())
     if size > MAX_BYTES:

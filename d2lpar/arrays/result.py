@@ -25,7 +25,7 @@ TRANSFERS = ("host to device", "device to host", "device to device")
 class Row:
     """Hold all samples of one operation in one form.
 
-    `where` is "1 context, 2 threads", "CPU" (the host beside GPUs) or ""; `num_devices`
+    `where` is "1 device (2 threads)", "CPU" (the host beside GPUs) or ""; `num_devices`
     is 0 for a library of the host.
     """
 
@@ -106,10 +106,9 @@ def result(runs: Sequence[Run]) -> Result:
     table = rows([run for run in runs if run.lines_of(TimingRecord)])
     if not table:
         return Result()
-    word, samples = labels.device_word(runs[0].header), set()
-    cells = []
+    cells, samples = [], set()
     for row in fastest_forms(table):
-        where = plural(row.num_devices, word) if row.num_devices else "host"
+        where = plural(row.num_devices, "device") if row.num_devices else "host"
         *times, n = row.seconds.cells(1e3)
         names = [row.operation, row.library, row.form, where]
         cells.append([*names, *times, number(1e3 * row.naive.median)])

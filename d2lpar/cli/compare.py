@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from statistics import median
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 
 from d2lpar.errors import RecordError
 from d2lpar.experiments import differing_settings
-from d2lpar.records import comparison, files
+from d2lpar.records import atomic, comparison, files
 from d2lpar.records.comparison import (
     Summary,
     accuracy_by_epoch,
@@ -23,9 +22,9 @@ from d2lpar.records.comparison import (
     seconds_per_epoch,
 )
 from d2lpar.records.kinds import Header, Run, timed_epochs
-from d2lpar.records.result import WIDTH, sentence
+from d2lpar.records.result import sentence
 from d2lpar.records.trainings import REPEAT
-from d2lpar.text import number, plain_table
+from d2lpar.text import filled, number, plain_table
 
 # What is compared, and what differs between any two runs.
 COMPARED = {"num_devices", "devices", "device_counts", "command", "date"}
@@ -64,24 +63,29 @@ def compare(a: Run, b: Run) -> str:
     lines = [f"{name}  {run.path}" for name, run in zip("ab", runs)]
     lines += ["", plain_table(["", "a", "b"], rows, names=1), ""]
     unit = "s per 1,000 samples"
-    lines += _filled(sentence(phrase("record b", of_b, "record a", of_a, REPEAT, unit)))
+    words = phrase("record b", of_b, "record a", of_a, REPEAT, unit)
+    lines.append(filled(sentence(words)))
     facts_a, facts_b = _facts(a.header), _facts(b.header)
     names = {**facts_a, **facts_b}
     differing = [name for name in names if facts_a.get(name) != facts_b.get(name)]
     if not is_gan(a) and both:
-        lines += _filled(_same_accuracy(a, b, last, *values))
+        lines.append(filled(_same_accuracy(a, b, last, *values)))
     is_same_work = set(differing) <= {"recipe", "turns", "seed", "seeds"}
     if is_same_work and a.header.num_devices == b.header.num_devices:
-        lines += _filled(_false_alarm(of_a, of_b))
+        lines.append(filled(_false_alarm(of_a, of_b)))
     lines.append("differences:" if differing else "no other differences")
     for name in differing:
-        lines.append(f"  {name}: {facts_a.get(name)} and {facts_b.get(name)}")
+        both_values = f"{facts_a.get(name)} and {facts_b.get(name)}"
+        lines += filled(f"{name}: {both_values}", "  ").splitlines()
     return "\n".join(lines)
 
 
-def _filled(text: str) -> list[str]:
-    """Return a text in lines of 80 columns."""
-    return textwrap.wrap(text, WIDTH)
+def first_command() -> str:
+    """Return a command that compares two records of the folder for outputs."""
+    for folder in sorted(atomic.output_folder(None).glob("multiple_gpus*/*")):
+        if len(found := files.finished_in(folder)) > 1:
+            return f"as in: d2lpar compare {' '.join(map(str, found[:2]))}"
+    return "first: d2lpar run multiple_gpus, which writes some to runs/"
 
 
 def _same_accuracy(a: Run, b: Run, epoch: int, mine: float, other: float) -> str:

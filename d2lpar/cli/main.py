@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,12 +26,20 @@ from d2lpar.cli.options import (
 )
 from d2lpar.errors import D2lparError, SettingError, raising_interrupts
 from d2lpar.experiments import EXPERIMENTS, draw, get
-from d2lpar.text import duration, plain_table, printable
+from d2lpar.text import duration, filled, plain_table, printable
 
 log = logging.getLogger("d2lpar")
 
 
+class InOrder(click.Group):
+    """List the commands in the order of this file, that of their use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
 @click.group(
+    cls=InOrder,
     context_settings=CONTEXT,
     invoke_without_command=True,
     epilog="Example: d2lpar run multiple_gpus, then open runs/index.html.",
@@ -43,6 +50,19 @@ def d2lpar(ctx: click.Context) -> None:
     """Data-parallel chapters of Dive into Deep Learning, on MXNet."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+@d2lpar.command(name="list", short_help="List the chapters.")
+def list_chapters() -> None:
+    """List the chapters: what each measures, and how long it takes on two cores."""
+    names = [
+        [str(e.number), e.name, duration(60 * e.minutes)] for e in EXPERIMENTS.values()
+    ]
+    head, *rows = plain_table(["", "d2lpar run ...", "about"], names).splitlines()
+    about = ("what it measures", *(e.about for e in EXPERIMENTS.values()))
+    for row, words in zip((head, *rows), about):
+        click.echo(filled(words, f"{row:{len(head)}}  "))
+    click.echo(f"\n{filled('Start with: d2lpar run multiple_gpus')}")
 
 
 @d2lpar.command(
@@ -62,60 +82,55 @@ def run(chapter: str, **flags) -> None:
     measure(chapter, **{name: v for name, v in flags.items() if v is not None})
 
 
-@d2lpar.command(short_help="Run a chapter on several workers.")
-@launch_options
-def launch(**flags) -> None:
-    """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
+@d2lpar.command(short_help="Say what all runs found.")
+@click.argument("chapters", nargs=-1)
+@click.option("--out", type=PATH, show_default="runs", help="Folder of the runs.")
+def report(chapters: tuple[str, ...], out: str | None) -> None:
+    """Say in a line for each of CHAPTERS what its newest run found; write the page.
 
-    Starts a scheduler, servers and workers, here or over ssh on --hosts, and watches
-    them. When one dies here, all are restarted from the last checkpoint.
+    Without CHAPTERS, of all that have been run.
     """
-    from d2lpar.cli.launch import run_launch
-    from d2lpar.machine.host import check_environment
+    from d2lpar.records import atomic
+    from d2lpar.runs import report
 
-    check_environment()
-    words = list(flags["arguments"])
-    if words[:1] != ["run"] or len(words) < 2:
-        raise SettingError(
-            f"launch ... -- {' '.join(words) or '(nothing)'}: after -- write what each "
-            "worker runs, as in: run multiple_gpus_concise"
-        )
-    name = words[1]
-    experiment = get(name)
-    if not experiment.measure_with_workers:
-        shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
-        raise SettingError(
-            f"launch: {name} is not shared among workers; write one of "
-            f"{', '.join(shared)}"
-        )
-    given = flags_of(name, words[2:])  # every worker will read them
-    experiment.refuse_unused(given)
-    if given.get("same_bits"):
-        raise SettingError("launch: --same-bits: servers add what arrives first")
-    if given.get("repeats", 1) > 1 or "," in given.get("num_devices", ""):
-        raise SettingError(
-            "launch: workers measure one thing at a time: write one --num-devices, and "
-            "no --repeats"
-        )
-    run_launch(flags, given.get("devices"))
+    for name in chapters:
+        get(name)  # raises for an unknown one
+    folder = atomic.output_folder(out)
+    click.echo(printable(report.in_short(folder, chapters)))
+    click.echo(f"Open {report.write_page(folder).resolve().as_uri()}")
 
 
-def flags_of(chapter: str, words: list[str]) -> dict[str, object]:
-    """Return the flags of a command line of `run`; a wrong one raises click's error."""
-    flags = run.make_context("d2lpar run", [chapter, *words]).params
-    del flags["chapter"]
-    return {name: value for name, value in flags.items() if value is not None}
+@d2lpar.command(short_help="Compare two records.")
+@click.argument("records", metavar="A B", nargs=-1, type=PATH)
+def compare(records: tuple[str, ...]) -> None:
+    """Compare record A with B: 1 against 2 devices, or before against after."""
+    from d2lpar.cli.compare import compare, first_command
+    from d2lpar.records import files
+
+    if len(records) != 2:
+        raise click.UsageError(f"compare takes two records; {first_command()}")
+    click.echo(printable(compare(*map(files.read, records))))
 
 
-@d2lpar.command(name="list", short_help="List the chapters.")
-def list_chapters() -> None:
-    """List the chapters: what each measures, and how long it takes on two cores."""
-    rows = [
-        [str(e.number), e.name, duration(60 * e.minutes), e.about]
-        for e in EXPERIMENTS.values()
-    ]
-    columns = ["", "d2lpar run ...", "about", "what it measures"]
-    click.echo(plain_table(columns, rows))
+@d2lpar.command(name="table", short_help="Print what records timed, for a paper.")
+@click.argument("records", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("csv", "markdown", "latex")),
+    default="markdown",
+    help="csv: all numbers, for a program.",
+)
+def tabulate(records: tuple[str, ...], form: str) -> None:
+    """Print what RECORDS timed: medians over processes, range, n and verdict.
+
+    Each work on more devices is judged beside the fewest of its recipe.
+    """
+    from d2lpar.cli import table
+    from d2lpar.records import files
+
+    found = table.rows([files.read(path) for path in records])
+    click.echo(printable(table.FORMATS[form](found)))
 
 
 @d2lpar.command(short_help="Redraw figures from records.")
@@ -145,42 +160,6 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
     for to, runs in planned.items():
         for path in draw(runs, to):
             click.echo(printable(str(path)))
-
-
-@d2lpar.command(short_help="Compare two records.")
-@click.argument("a", type=PATH)
-@click.argument("b", type=PATH)
-def compare(a: str, b: str) -> None:
-    """Compare record A with B: 1 against 2 devices, or before against after."""
-    from d2lpar.cli.compare import compare
-    from d2lpar.records import files
-
-    click.echo(printable(compare(files.read(a), files.read(b))))
-
-
-@d2lpar.command(short_help="Examine this machine.")
-@click.pass_context
-def doctor(ctx: click.Context) -> None:
-    """Train a little on this machine; exit 1 when training cannot run on it."""
-    from d2lpar.cli.doctor import examine
-
-    checks = examine()
-    failed = any(check.status == "fail" for check in checks)
-    for check in checks:
-        start = f"{check.status:6}{check.name:10}"
-        indented = {"initial_indent": start, "subsequent_indent": " " * len(start)}
-        click.echo(textwrap.fill(check.message, 80, **indented, break_long_words=False))
-    said = "cannot run here; docs/troubleshooting.md explains why"
-    click.echo(f"training {said if failed else 'can run here'}")
-    ctx.exit(int(failed))
-
-
-@d2lpar.command(short_help="Describe GPUs and CPU contexts.")
-def devices() -> None:
-    """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
-    from d2lpar.machine import cards
-
-    click.echo(cards.as_text(cards.machine()))
 
 
 @d2lpar.command(
@@ -239,7 +218,11 @@ def verify(
     from d2lpar.verify import STATUS, verify
 
     if (path is None) == (command is None):
-        raise click.UsageError("name a STEP.py, or a program by --run")
+        raise click.UsageError(
+            "name a step, as in: d2lpar verify ddp.py (docs/verify.md has this file); "
+            'or a program: d2lpar verify --run "train.py --batch 64" --with "--batch '
+            '32"'
+        )
     if command is not None:
         from d2lpar.verify.program import judge_program
 
@@ -257,8 +240,79 @@ def verify(
         click.echo(json.dumps([check._asdict() for check in checks], indent=1))
     else:
         for check in checks:
-            click.echo(printable(f"{check.verdict:9}{check.what}: {check.line}"))
+            line = printable(f"{check.what}: {check.line}")
+            click.echo(filled(line, f"{check.verdict:9}"))
     ctx.exit(STATUS[checks[-1].verdict])
+
+
+@d2lpar.command(short_help="Examine this machine.")
+@click.pass_context
+def doctor(ctx: click.Context) -> None:
+    """Train a little on this machine; exit 1 when training cannot run on it."""
+    from d2lpar.cli.doctor import examine
+
+    checks = examine()
+    failed = any(check.status == "fail" for check in checks)
+    for check in checks:
+        click.echo(filled(check.message, f"{check.status:6}{check.name:10}"))
+    said = "training can run here; next: d2lpar run multiple_gpus"
+    if failed:
+        said = "training cannot run here; docs/troubleshooting.md explains why"
+    click.echo(filled(said))
+    ctx.exit(int(failed))
+
+
+@d2lpar.command(short_help="Describe GPUs and CPU contexts.")
+def devices() -> None:
+    """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
+    from d2lpar.machine import cards
+
+    click.echo(cards.as_text(cards.machine()))
+
+
+@d2lpar.command(short_help="Run a chapter on several workers.")
+@launch_options
+def launch(**flags) -> None:
+    """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
+
+    Starts a scheduler, servers and workers, here or over ssh on --hosts, and watches
+    them. When one dies here, all are restarted from the last checkpoint.
+    """
+    from d2lpar.cli.launch import run_launch
+    from d2lpar.machine.host import check_environment
+
+    check_environment()
+    words = list(flags["arguments"])
+    if words[:1] != ["run"] or len(words) < 2:
+        raise SettingError(
+            f"launch ... -- {' '.join(words) or '(nothing)'}: after -- write what each "
+            "worker runs, as in: run multiple_gpus_concise"
+        )
+    name = words[1]
+    experiment = get(name)
+    if not experiment.measure_with_workers:
+        shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
+        raise SettingError(
+            f"launch: {name} is not shared among workers; write one of "
+            f"{', '.join(shared)}"
+        )
+    given = flags_of(name, words[2:])  # every worker will read them
+    experiment.refuse_unused(given)
+    if given.get("same_bits"):
+        raise SettingError("launch: --same-bits: servers add what arrives first")
+    if given.get("repeats", 1) > 1 or "," in given.get("num_devices", ""):
+        raise SettingError(
+            "launch: workers measure one thing at a time: write one --num-devices, and "
+            "no --repeats"
+        )
+    run_launch(flags, given.get("devices"))
+
+
+def flags_of(chapter: str, words: list[str]) -> dict[str, object]:
+    """Return the flags of a command line of `run`; a wrong one raises click's error."""
+    flags = run.make_context("d2lpar run", [chapter, *words]).params
+    del flags["chapter"]
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def main() -> None:
@@ -289,7 +343,7 @@ def guard(call: Callable[[], object]) -> object:
             if message is None:
                 raise
             with suppress(OSError):  # where the terminal has been closed
-                click.echo(f"d2lpar: {printable(message)}", err=True)
+                click.echo(_as_lines(message), err=True)
         except SystemExit:  # by click: the reader of standard output has gone
             code = 128 + signal.SIGPIPE
         if isinstance(code, int) and code != 0:
@@ -312,11 +366,24 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
     return None, 1
 
 
+def _as_lines(message: str) -> str:
+    """Return a message for standard error: one line, which a terminal would cut."""
+    line = f"d2lpar: {printable(message)}"
+    return filled(line) if sys.stderr.isatty() else line
+
+
+class Lines(logging.Formatter):
+    """Format messages as errors are printed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _as_lines(record.getMessage())
+
+
 @contextmanager
 def _logging_as_lines() -> Iterator[None]:
     """Print the package's log messages once, although MXNet sets up the root logger."""
     handler, propagate = logging.StreamHandler(), log.propagate
-    handler.format = lambda record: f"d2lpar: {printable(record.getMessage())}"
+    handler.setFormatter(Lines())  # beside a bar tqdm writes, with our formatter
     log.addHandler(handler)
     log.propagate = False
     try:

@@ -11,7 +11,18 @@ from click import Choice, FloatRange, IntRange, option
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 MAX_COUNT = 2**31 - 1  # more than a run can do, and it fits any int
 
-COUNT, POSITIVE = IntRange(0, MAX_COUNT), IntRange(1, MAX_COUNT)
+
+class Count(IntRange):
+    """Whole numbers that fit any int. The help shows their lower bound only."""
+
+    def convert(self, value, param, ctx):
+        number = super().convert(value, param, ctx)
+        if number > MAX_COUNT:
+            self.fail(f"{number} is above {MAX_COUNT}.", param, ctx)
+        return number
+
+
+COUNT, POSITIVE = Count(0), Count(1)
 THREADS = IntRange(1, 1024)  # OpenMP crashes above this
 LR = FloatRange(1e-12, 1e15)
 PROCESSES = IntRange(1, 256)
@@ -112,7 +123,9 @@ run_options = _options(
         metavar="0,1,2,...",
         help="A training per seed, in one table and picture.",
     ),
-    _flag("--dry-run", "Train a few batches only; estimate the memory needed."),
+    _flag(
+        "--dry-run", "Train a few batches only; estimate the memory that LeNet needs."
+    ),
     option(
         "--data",
         type=Choice(("auto", "fashion-mnist", "cryptopunks", "sample", "synthetic")),

@@ -31,6 +31,7 @@ OTHERS = ("#882255", "#999933", "#332288", "#44AA99", "#117733", "0.55")
 SUMS = "#E69F00"  # copies and sums between devices, and nothing else
 GREY, INK, PALE = "0.62", "0.13", "0.4"
 MARKERS = ("o", "s", "^", "D", "v", "P")
+SIGNS = dict(zip(MARKERS, "\u25cf\u25a0\u25b2\u25c6\u25bc\u271a"))  # as text
 LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5)))
 LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 
@@ -203,6 +204,22 @@ def log_along(axes: Axes, which: str, base: int = 10) -> None:
     axis.set_minor_formatter(NullFormatter())
     if base == 10 and high / low < 300:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+
+
+def name_beside(axes: Axes, values: Mapping[str, float]) -> None:
+    """Write each name on the right at its y value, apart where two would overlap."""
+    axes.get_ylim()  # of all that is drawn
+    lowest, gap, heights = -1.0, 0.055, []
+    for value in sorted(values.values()):
+        _, y = axes.transLimits.transform(axes.transScale.transform((1, value)))
+        lowest = max(y, lowest + gap)
+        heights.append(lowest)
+    top = max(1.0, gap * len(heights)) + gap
+    for k in reversed(range(len(heights))):
+        top = heights[k] = min(heights[k], top - gap)
+    place = {"transform": axes.transAxes, "va": "center", "size": 9}
+    for name, y in zip(sorted(values, key=values.__getitem__), heights):
+        axes.text(1.02, y, name, color="0.3", **place)
 
 
 def name_ends(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -11,7 +10,7 @@ from matplotlib.axes import Axes
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records import comparison, labels
-from d2lpar.records.kinds import Run, group
+from d2lpar.records.kinds import Run
 from d2lpar.text import plural
 
 
@@ -69,26 +68,15 @@ def curves(
     runs: Sequence[Run],
     values_of: Callable[[Run], dict[int, list[float]]] = comparison.accuracy_by_epoch,
     label: str = "test accuracy",
-    by_seconds: bool = False,
 ) -> None:
-    """Draw values by epoch or seconds of training: medians in the band of repeats.
-
-    The seconds are those of epochs that were trained here, not before a checkpoint.
-    """
+    """Draw values by epoch: medians in the band of repeats."""
     for k, run in enumerate(runs):
         by_epoch, color = values_of(run), page.count_color(k)
-        repeats, along = list(by_epoch.values()), list(by_epoch)
-        if by_seconds:
-            own = [e for e in run.epochs if e.resumed != "elsewhere"]
-            epochs = group(own, lambda e: e.epoch, lambda e: e.seconds)
-            by_epoch = {epoch: by_epoch[epoch] for epoch in epochs}
-            repeats = list(by_epoch.values())
-            passed = dict(zip(epochs, accumulate(map(median, epochs.values()))))
-            along = [passed[epoch] for epoch in by_epoch]
+        repeats = list(by_epoch.values())
         # Data-parallel training gives the *same* curve on every device count, so later
         # ones are thinner, broken and marked smaller: the first shows through.
         axes.plot(
-            along,
+            list(by_epoch),
             list(map(median, repeats)),
             label=labels.count(run.header),
             color=color,
@@ -97,16 +85,11 @@ def curves(
             marker=page.MARKERS[k % len(page.MARKERS)],
             ms=max(3.5, 8 - 2.5 * k),
             mfc="white" if k else color,
-            markevery=max(1, len(along) // 20),
+            markevery=max(1, len(by_epoch) // 20),
             zorder=3 + k,
         )
         low, high = list(map(min, repeats)), list(map(max, repeats))
-        axes.fill_between(along, low, high, color=color, alpha=0.18, lw=0)
-    if by_seconds:
-        resumed = any("resumed_at" in run.header.settings for run in runs)
-        axes.set_xlabel("seconds of training" + ", here" * resumed)
-        axes.set_xlim(left=0)
-    else:
-        page.epochs_along(axes, runs)
+        axes.fill_between(list(by_epoch), low, high, color=color, alpha=0.18, lw=0)
+    page.epochs_along(axes, runs)
     axes.set_ylabel(label)
     axes.legend()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from d2lpar.datasets import punks
 from d2lpar.figures import page, trainings
-from d2lpar.records import comparison
+from d2lpar.records import comparison, labels
 from d2lpar.records.kinds import FrameRecord, Run
 from d2lpar.text import plural
 
@@ -35,7 +35,8 @@ def pictures(
     note = f"{trainings.workload(runs)}; dashed: sets to compare with"
     drawn["quality"] = picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
     quality(picture.axes, runs)
-    end, note = frames_of(last)[-1], trainings.workload([last])
+    end = frames_of(last)[-1]
+    note = f"{trainings.workload([last])}; {labels.count(last.header)}"
     title = f"What {plural(end.num_fixed, 'noise')} become by step {end.num_steps:,}"
     size = (max(7.6, 0.8 * end.num_fixed), 1.4 + 0.8 * len(shown_of(last)))
     drawn["strip"] = picture = page.new(title, note, [last], size)
@@ -80,18 +81,7 @@ def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
         if measure == "coverage":
             axes.set_ylim(-0.03, 1.08)
             axes.get_legend().remove()
-        _name_beside(axes, shown)
-
-
-def _name_beside(axes: Axes, values: Mapping[str, float]) -> None:
-    """Write each name on the right at its y value, moved up where two overlap."""
-    axes.get_ylim()  # of all that is drawn
-    below = -1.0
-    for name, value in sorted(values.items(), key=lambda item: item[1]):
-        _, y = axes.transLimits.transform(axes.transScale.transform((1, value)))
-        below = max(y, below + 0.055)
-        place = {"transform": axes.transAxes, "va": "center", "size": 9}
-        axes.text(1.02, below, name, color="0.3", **place)
+        page.name_beside(axes, shown)
 
 
 def shown_of(run: Run) -> list[FrameRecord]:

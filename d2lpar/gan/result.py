@@ -8,11 +8,16 @@ from statistics import median
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run
 from d2lpar.records.result import Result, Table, listed, sentence
-from d2lpar.records.trainings import SECONDS, compared, seconds_note, seconds_rows
+from d2lpar.records.trainings import (
+    SECONDS,
+    compared,
+    in_short,
+    seconds_note,
+    seconds_rows,
+)
 from d2lpar.text import number
 
-MEASURES = {"frechet": "Fréchet", "coverage": "coverage", "distinct": "distinct",
-            "density": "density"}  # fmt: skip
+MEASURES = {"frechet": "Fréchet", "coverage": "coverage"}
 
 
 def result(runs: Sequence[Run]) -> Result:
@@ -32,23 +37,37 @@ def result(runs: Sequence[Run]) -> Result:
         rows.append([name.replace("real", kind), *["-"] * (len(SECONDS) + 1), *cells])
     columns = ["", *SECONDS, "steps", *MEASURES.values()]
     answers = {
-        "strip": [],  # the faces themselves
+        "film": [],  # the faces themselves
+        "strip": [],
         "seconds": list(map(sentence, compared(runs))),
         "quality": list(map(sentence, _qualities(runs, known, kind))),
     }
     note = (
         f"{seconds_note(runs)}; Fréchet: distance of the features of generated and "
         f"{kind} faces, 0 if alike; coverage: share of {kind} faces with a generated "
-        "one among their nearest neighbours; distinct: faces that are the nearest of a "
-        "generated one, by the number of these; density: neighbourhoods around a "
-        "generated one"
+        "one among their nearest neighbours"
     )
-    return Result(Table(columns, rows), note, answers)
+    short = f"after {rows[0][len(SECONDS) + 1]} steps {_distance(runs, known, kind)}"
+    short = "; ".join(filter(None, (short, in_short(runs))))
+    return Result(Table(columns, rows), note, answers, short=short)
 
 
 def _percent(share: float) -> str:
     digits = 0 if share == 0 or share >= 0.01 else 1
     return f"{100 * share:.{digits}f} %"
+
+
+def _distance(
+    runs: Sequence[Run], known: dict[str, dict[str, float]], kind: str
+) -> str:
+    """Say whether the last faces of all runs are nearer to the data than noise is."""
+    ends, noise = list(map(comparison.final_quality, runs)), known["noise"]["frechet"]
+    where = f"nearer to {kind} faces than noise is"
+    if max(ends) >= noise:
+        where = f"still about as far from {kind} faces as noise is"
+    if min(ends) >= noise:
+        where = f"still farther from {kind} faces than noise is"
+    return f"the generated faces are {where}"
 
 
 def _qualities(
@@ -61,8 +80,9 @@ def _qualities(
     shares = [comparison.final_quality(run, "coverage") for run in runs]
     end, covered = listed(map(number, ends)), listed(map(_percent, shares))
     return [
-        f"the Fréchet distance to {kind} faces is {number(begin)} at first and {end} "
-        f"at the end; of noise it is {number(noise['frechet'])}, of other {kind} faces "
+        f"at the end {_distance(runs, known, kind)}",
+        f"their Fréchet distance is {end}, {number(begin)} at first; of noise it is "
+        f"{number(noise['frechet'])}, of other {kind} faces "
         f"{number(others['frechet'])}",
         f"of the {kind} faces, {covered} have a generated one among their nearest "
         f"neighbours (coverage; other {kind} faces: {_percent(others['coverage'])})",

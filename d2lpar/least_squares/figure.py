@@ -10,17 +10,20 @@ from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.least_squares.result import (
     AVERAGING,
+    FAILED,
+    METHODS,
     comparable,
+    in_order,
     knows_optimum,
     least_of,
+    reached,
     repeats,
     seconds_of,
 )
 from d2lpar.records import labels
 from d2lpar.records.comparison import ratio
 from d2lpar.records.kinds import PointRecord, Run, group
-
-METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours' order
+from d2lpar.text import plural
 
 
 def pictures(
@@ -34,14 +37,18 @@ def pictures(
     for run in runs:
         if not run.lines_of(PointRecord):
             raise RecordError(f"{labels.where(run)}: holds no points of a solver")
+    runs = in_order(runs)
     size = [runs[0].header.settings.get(name) for name in ("rows", "columns")]
     words = "min ||A x - b||"
     if None not in size:
         words += ", A of {:,} \u00d7 {:,}".format(*size)
     note = labels.subtitle(words, runs)
+    n = max(len(repeats(run)) for run in runs)
+    most_devices = max((run.header for run in runs), key=lambda x: x.num_devices)
+    of_most = f"{note} \u00b7 on {labels.count(most_devices)}, {plural(n, 'repeat')}"
     drawn: dict[str, page.Picture] = {}
 
-    def new(name: str, title: str, runs: Sequence[Run], size=(7.6, 4.2)) -> Axes:
+    def new(name, title, runs, size=(7.6, 4.2), note=of_most) -> Axes:
         title = page.answer(answers, name, title)
         drawn[name] = picture = page.new(title, note, runs, size)
         return picture.axes[0]
@@ -49,7 +56,8 @@ def pictures(
     if len({run.header.num_devices for run in runs}) > 1:
         rows = rows_by_count(runs)
         title = "Seconds to solve, by method and number of devices"
-        page.dots(new("devices", title, runs, (7.6, page.height(len(rows)))), rows, "s")
+        inches = (7.6, page.height(len(rows)))
+        page.dots(new("devices", title, runs, inches, note), rows, "s")
     by_method = group(runs, lambda run: run.header.variant).values()
     most = [max(same, key=lambda run: run.header.num_devices) for same in by_method]
     if knows_optimum(runs):
@@ -67,11 +75,12 @@ def _method(run: Run) -> str:
 
 
 def _look(run: Run, **others) -> dict:
-    return page.look(METHODS.index(run.header.variant), label=_method(run), **others)
+    return page.look(METHODS.index(run.header.variant), **others)
 
 
 def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
     """Draw ||A x - b|| of each device's x above the least of all, against the epoch."""
+    ends = []
     for run in runs:
         points = repeats(run)[0]
         recorded = min(len(p.device_residual_norms) for p in points)
@@ -79,27 +88,31 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
             above = [p.device_residual_norms[device] - least for p in points]
             style = _look(run, markevery=max(1, len(points) // 8))
             style.update(ls=page.LINES[device % 5], mfc="white" if device else None)
-            style["label"] += f", {label.split()[0]}"
             axes.plot([p.iteration for p in points], above, **style)
+            name = f"{_method(run)}, {label.split()[0]}"
+            ends.append((points[-1].iteration, above[-1], name, style))
     page.epochs_along(axes)
     page.log_along(axes, "y")
     axes.set_ylabel("||A x - b|| above the optimum")
-    axes.legend()
+    page.name_ends(axes, ends)
 
 
 def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
     """Draw the distance to the optimum against seconds."""
+    ends = {}
     for run in runs:
-        for number, points in enumerate(repeats(run)):
+        for points in repeats(run):
             seconds = [p.seconds for p in points if p.distance]
+            distances = [p.distance for p in points if p.distance]
             style = _look(run, lw=1.2, ms=4, markevery=len(seconds) // 8 or 1)
-            style["label"] = None if number else _method(run)
-            axes.plot(seconds, [p.distance for p in points if p.distance], **style)
+            axes.plot(seconds, distances, **style)
+        if distances:
+            ends[f"{page.SIGNS[style['marker']]} {_method(run)}"] = distances[-1]
     page.log_along(axes, "x")
     page.log_along(axes, "y")
     axes.axhline(1, **page.LIMIT)
     axes.set(xlabel="seconds", ylabel="distance to the optimum; 1: x = 0")
-    axes.legend()
+    page.name_beside(axes, ends)
 
 
 def row_name(run: Run) -> str:
@@ -108,11 +121,17 @@ def row_name(run: Run) -> str:
 
 
 def rows_by_count(runs: Sequence[Run]) -> list[page.Row]:
-    """Return rows of seconds to the end on each number of devices, by method."""
-    rows = []
+    """Return rows of seconds to the end on each number of devices, by method.
+
+    A method that does not converge is grey.
+    """
+    rows, there = [], reached(runs)
     for same in comparable(runs):
         seconds = map(seconds_of, same)
-        rows += page.by_count(dict(zip(map(row_name, same), seconds)))
+        of_method = page.by_count(dict(zip(map(row_name, same), seconds)))
+        if not there[same[0].header.variant]:
+            of_method = [r._replace(color=page.GREY, note=FAILED) for r in of_method]
+        rows += of_method
     return rows
 
 

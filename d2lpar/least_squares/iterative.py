@@ -188,7 +188,8 @@ class _Search:
                 lengths=self.lengths, tol=self.tol, may_be_off=error / norm
             )
         log.warning(
-            "after %d iterations ||A^T (A x - b)|| is %.1e, not %.1e as tol asks",
+            "not converged after %d iterations: ||A^T (A x - b)|| is %.1e, not %.1e as "
+            "tol asks",
             iteration, best.size, self.small_gradient(best.norm),
         )  # fmt: skip
         return answer

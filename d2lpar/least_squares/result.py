@@ -6,41 +6,89 @@ from collections.abc import Sequence
 from statistics import median
 
 from d2lpar.records import labels
-from d2lpar.records.comparison import Summary, floor_of, phrase, summarize
+from d2lpar.records.comparison import (
+    Summary,
+    floor_of,
+    in_short,
+    phrase,
+    ratio,
+    summarize,
+)
 from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.records.result import Result, Table, listed, sentence
 
 AVERAGING = ("averaging", "averaging-as-published")
-COLUMNS = ["method", "", "seconds", "range", "n", "iterations", "residual"]
-COLUMNS += ["/ least", "distance"]
+METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in the order of tables
+COLUMNS = ["method", "", "seconds", "range", "iterations", "/ least"]
 FLOOR = 1.01  # residuals up to this multiple of the least one count as the least
+FAILED = "not converged"
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Return a row per method and device count: seconds, and how repeat 0 ended."""
-    runs = [run for run in runs if run.lines_of(PointRecord)]
+    """Return a row per method and device count: seconds, and how repeat 0 ended.
+
+    Methods that end above the least residual have no seconds, and come last.
+    """
+    runs = in_order([run for run in runs if run.lines_of(PointRecord)])
     if not runs:
         return Result()
-    rows, least = [], least_of(runs)
-    methods = group(runs, lambda run: run.header.variant)
-    for run in (run for same in methods.values() for run in same):
+    rows, ends, least, there = [], [], least_of(runs), reached(runs)
+    for run in runs:
+        names = [run.header.variant, labels.count(run.header)]
         last = repeats(run)[0][-1]
-        rows.append([
-            run.header.variant,
-            labels.count(run.header),
-            *seconds_of(run).cells(),
-            str(last.iteration),
-            f"{last.residual_norm:.6g}",
-            f"{last.residual_norm / least:.4f}" if least else "-",
-            "-" if last.distance is None else f"{last.distance:.1e}",
-        ])  # fmt: skip
+        middle, spread, _ = seconds_of(run).cells()
+        seconds = [middle, spread] if there[run.header.variant] else ["-", FAILED]
+        over = f"{last.residual_norm / least:.4f}" if least else "-"
+        rows.append([*names, *seconds, str(last.iteration), over])
+        distance = "-" if last.distance is None else f"{last.distance:.1e}"
+        ends.append([*names, f"{last.residual_norm:.6g}", distance])
+    solves = " or ".join(sorted({str(seconds_of(run).n) for run in runs}))
     note = (
-        "seconds: of a solve, the median of n; residual: ||A x - b||; / least: over "
-        "the least one; distance: of x to the optimum, relative"
+        f"seconds: of a solve, the median of {solves}; / least: ||A x - b|| over the "
+        f"least one; {FAILED}: more than 1 % above it"
     )
-    answers = {"devices": _by_count(runs), "distance": [sentence(_reached(runs))]}
-    further = [f"least ||A x - b|| of all runs: {least:.9g}"]
-    return Result(Table(COLUMNS, rows, names=2), note, answers, further)
+    distances = Table(
+        ["method", "", "||A x - b||", "distance"], ends, names=2,
+        title="At the end; distance: of x to the optimum, relative",
+    )  # fmt: skip
+    pairs = _by_gain(runs)
+    speeds = [_speed(*pair) for pair in pairs]
+    answers = {"devices": speeds, "distance": [sentence(_arrive(runs))]}
+    if apart := _apart(runs):
+        answers["error"] = [sentence(apart)]
+    further: list[Table | str] = [distances]
+    further += [f"least ||A x - b|| of all runs: {least:.9g}"]
+    short = f"{sum(there.values())} of {len(there)} methods reach the optimum"
+    if len(there) == 1:
+        short = _arrive(runs)
+    if pairs and _gain(*pairs[0]) > 1:
+        fewest, most = pairs[0]
+        speed = in_short(seconds_of(most), seconds_of(fewest))
+        how = f"{labels.count(most.header)} help {most.header.variant} most"
+        short += f"; {how}: {speed}"
+    return Result(Table(COLUMNS, rows, names=2), note, answers, further, short)
+
+
+def in_order(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs by method, those that reach the least residual first."""
+    there = reached(runs)
+
+    def place(run: Run) -> tuple:
+        name = run.header.variant
+        known = METHODS.index(name) if name in METHODS else len(METHODS)
+        return not there[name], known, name, run.header.num_devices
+
+    return sorted(runs, key=place)
+
+
+def reached(runs: Sequence[Run]) -> dict[str, bool]:
+    """Return by method whether all its runs end within 1 % of the least residual."""
+    there: dict[str, bool] = {}
+    most = FLOOR * least_of(runs)
+    for run in runs:
+        end = median(points[-1].residual_norm for points in repeats(run))
+        there[run.header.variant] = there.get(run.header.variant, True) and end <= most
+    return there
 
 
 def repeats(run: Run) -> list[list[PointRecord]]:
@@ -77,25 +125,52 @@ def comparable(runs: Sequence[Run]) -> list[list[Run]]:
     return [sorted(same, key=lambda run: run.header.num_devices) for same in methods]
 
 
-def _by_count(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence per method: seconds on the most devices beside the fewest."""
-    found = []
-    for fewest, *_, most in (same for same in comparable(runs) if len(same) > 1):
-        name = f"solving by {fewest.header.variant} on {labels.count(most.header)}"
-        other = f"on {labels.count(fewest.header)}"
-        found.append(phrase(name, seconds_of(most), other, seconds_of(fewest)))
-    return [sentence(text) for text in found]
+def _by_gain(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Return the runs on fewest and most devices of each method that arrives.
+
+    The method that gains most comes first, and those of which it cannot be told last.
+    """
+    there = reached(runs)
+    pairs = [(same[0], same[-1]) for same in comparable(runs) if len(same) > 1]
+    arrived = [pair for pair in pairs if there[pair[0].header.variant]]
+    return sorted(arrived, key=lambda pair: -_gain(*pair))
 
 
-def _reached(runs: Sequence[Run]) -> str:
-    """Return the names of the methods that end within 1 % of the least residual."""
-    least = least_of(runs)
-    reached: dict[str, bool] = {}
-    for run in runs:
-        end = median(points[-1].residual_norm for points in repeats(run))
-        method = run.header.variant or "the solver"
-        reached[method] = reached.get(method, True) and end <= FLOOR * least
-    if len(reached) == 1:
+def _gain(fewest: Run, most: Run) -> float:
+    """Return how many times as fast a solve is on more devices, or 0."""
+    return ratio(seconds_of(fewest), seconds_of(most)) or 0.0
+
+
+def _speed(fewest: Run, most: Run) -> str:
+    """Return a sentence on the seconds of a method on more devices."""
+    name = f"solving by {fewest.header.variant} on {labels.count(most.header)}"
+    other = f"on {labels.count(fewest.header)}"
+    return sentence(phrase(name, seconds_of(most), other, seconds_of(fewest)))
+
+
+def _arrive(runs: Sequence[Run]) -> str:
+    """Return which methods end within 1 % of the least residual."""
+    least, there = least_of(runs), reached(runs)
+    if len(there) == 1:
         return f"||A x - b|| ends at {least:.6g}"
-    names = listed(method for method, there in reached.items() if there)
-    return f"methods that end within 1 % of the least ||A x - b||, {least:.6g}: {names}"
+    names = [name for name, arrived in there.items() if arrived] or ["none"]
+    return (
+        f"{sum(there.values())} of {len(there)} methods end within 1 % of the least "
+        f"||A x - b||, {least:.6g}: {listed(names)}"
+    )
+
+
+def _apart(runs: Sequence[Run]) -> str:
+    """Return how far above the least residual the published method's devices end."""
+    published = [run for run in runs if run.header.variant == AVERAGING[1]]
+    if not published:
+        return ""
+    most = max(published, key=lambda run: run.header.num_devices)
+    norms = repeats(most)[0][-1].device_residual_norms
+    if len(norms) < 2 or max(norms) < FLOOR * min(norms):
+        return ""
+    return (
+        f"as published, averaging ends apart on {labels.count(most.header)}: "
+        f"||A x - b|| is {listed(f'{norm:.4g}' for norm in norms)}, the least "
+        f"{least_of(runs):.4g}"
+    )

@@ -12,11 +12,22 @@ import msgspec
 from d2lpar.records import comparison, labels
 from d2lpar.records.kinds import EpochRecord, Line, Run, group, timed_epochs
 from d2lpar.records.result import Result, Table, listed, sentence
-from d2lpar.records.trainings import SECONDS, compared, seconds_note, seconds_rows
+from d2lpar.records.trainings import (
+    SECONDS,
+    compared,
+    in_short,
+    seconds_note,
+    seconds_rows,
+)
 from d2lpar.text import number
 
 SAME_ACCURACY = 0.01  # less than the difference between two seeds
 GUESSING = 0.1  # the accuracy of guessing one of ten classes
+
+
+def is_guessing(accuracy: float) -> bool:
+    """Return whether a network has not begun to learn."""
+    return accuracy <= GUESSING + 0.02
 
 
 def result(runs: Sequence[Run]) -> Result:
@@ -41,11 +52,11 @@ def result(runs: Sequence[Run]) -> Result:
         alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
         what = "about the same test accuracy" if alike else "test accuracy"
         words = f"training ends at {what}: {listed(f'{end:.3f}' for end in ends)}"
-        if max(ends) <= GUESSING + 0.02:
+        if is_guessing(max(ends)):
             words = (
                 f"training has not begun to learn: it ends at "
-                f"{listed(f'{end:.3f}' for end in ends)}, and guessing has "
-                f"{GUESSING:.3f}; take more epochs, or a smaller batch"
+                f"{listed(f'{end:.3f}' for end in ends)}; take more epochs, or a "
+                "smaller batch"
             )
         elif len(ends) > 1 and not alike and one_seed:
             words += ", with one random seed"
@@ -54,10 +65,14 @@ def result(runs: Sequence[Run]) -> Result:
     answers = {"seconds": speeds, "accuracy": accuracies}
     if labels.several_ways(runs):
         answers = {"sharing": [*speeds, *accuracies]}
-    note = seconds_note(runs)
-    if any("(" in row[-1] for row in rows):
-        note += "; test accuracy: median and range of the trainings"
-    return Result(Table(columns, rows), note, answers)
+    of_several = any("(" in row[-1] for row in rows)
+    what = "median and range of the trainings" * of_several
+    last = max(epoch.epoch for run in runs for epoch in run.epochs)
+    what = ", ".join(filter(None, (f"after epoch {last}", what)))
+    note = f"{seconds_note(runs)}; test accuracy: {what}; {GUESSING:.3f} is guessing"
+    short = f"accuracy {listed(row[-1] for row in rows)}"
+    short = "; ".join(filter(None, (short, in_short(runs))))
+    return Result(Table(columns, rows), note, answers, short=short)
 
 
 def pooled(runs: Sequence[Run]) -> list[Run]:

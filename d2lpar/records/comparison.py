@@ -299,6 +299,15 @@ def phrase(
     )
 
 
+def in_short(mine: Summary, others: Summary) -> str:
+    """Return how fast one is beside the other in few words: "1.8 times as fast"."""
+    found = compare(others, mine)
+    if not found.is_told:
+        return "which is faster cannot be told" + " from single runs" * found.is_alone
+    about, adjective = "about " * found.is_alone, "fast" if found.ratio >= 1 else "long"
+    return f"{about}{as_ratio(max(found.ratio, 1 / found.ratio))} times as {adjective}"
+
+
 def _with_range(found: Summary) -> str:
     """Return a median and its range as text: "1.97 (1.83-2.19)"."""
     middle, spread, _ = found.cells()

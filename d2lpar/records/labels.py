@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from d2lpar.records.kinds import BenchmarkHeader, Header, Run
+from d2lpar.records.result import listed
 from d2lpar.text import plural
 
 DATA_NAMES = {
@@ -26,11 +27,6 @@ CHAPTERS = {
 def where(run: Run) -> str:
     """Return the run's path, for error messages."""
     return str(run.path or "a run")
-
-
-def device_word(header: Header) -> str:
-    """Return the word for a device: "context" on CPUs, else "GPU"."""
-    return "context" if header.device_kind == "cpu" else "GPU"
 
 
 def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
@@ -67,21 +63,28 @@ def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
 
 
 def count(header: Header) -> str:
-    """Return "2 contexts", or "2 contexts of 2 workers (sync)"."""
-    words = plural(header.num_devices, device_word(header))
+    """Return "2 devices", or "2 devices of 2 workers (sync)"."""
+    words = plural(header.num_devices, "device")
     if header.workers > 1:
         words += f" of {header.workers} workers ({header.variant or 'sync'})"
     return words
 
 
+def counts(headers: Sequence[Header]) -> str:
+    """Return on how many devices runs were measured: "1 and 2 devices"."""
+    of_each = (h.settings.get("device_counts") or [h.num_devices] for h in headers)
+    found = sorted({n for counts in of_each for n in counts})
+    return f"{listed(map(str, found))} device{'s' * (found != [1])}"
+
+
 def configuration(header: Header) -> str:
-    """Return the number of devices and threads: "2 contexts, 1 thread each"."""
+    """Return the devices and what they are: "2 devices (1 thread each)"."""
     if header.device_kind != "cpu":
-        return count(header)
+        return f"{count(header)} (GPU)"
     if not header.threads_per_device:
-        return f"{count(header)}, threads unset"
+        return f"{count(header)} (threads unset)"
     each = " each" if header.num_devices > 1 else ""
-    return f"{count(header)}, {plural(header.threads_per_device, 'thread')}{each}"
+    return f"{count(header)} ({plural(header.threads_per_device, 'thread')}{each})"
 
 
 def several_ways(runs: Sequence[Run]) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from d2lpar.text import plain_table
-
-WIDTH = 80  # of a line of text
+from d2lpar.text import WIDTH, filled, plain_table
 
 
 @dataclass(frozen=True)
@@ -24,12 +21,12 @@ class Table:
         text = plain_table(self.columns, self.rows, names=self.names)
         return f"{self.title}\n\n{text}" if self.title else text
 
-    def in_lines(self) -> str:
-        """Return the table in lines of 80 characters; further columns stand below."""
+    def in_lines(self, width: int = WIDTH) -> str:
+        """Return the table in lines of `width`; further columns stand below."""
         text = plain_table(self.columns, self.rows, names=self.names)
         columns = range(self.names, len(self.columns))
         for count in range(2, len(columns) + 1):
-            if max(map(len, text.splitlines())) <= WIDTH:
+            if max(map(len, text.splitlines())) <= width:
                 break
             size = -(-len(columns) // count)
             parts = [columns[k : k + size] for k in range(0, len(columns), size)]
@@ -49,12 +46,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """Hold the result of runs; `answers` has sentences by the name of a picture."""
+    """Hold the result of runs; `answers` has sentences by the name of a picture.
+
+    `short` is what was learnt, in one clause.
+    """
 
     table: Table = Table()
     note: str = ""
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     further: Sequence[Table | str] = ()
+    short: str = ""
 
     @property
     def sentences(self) -> list[str]:
@@ -64,22 +65,18 @@ class Result:
 
     def __str__(self) -> str:
         """Return table, note and answer as plain text; wide tables stay wide."""
-        return "\n\n".join(filter(None, (self._about(str(self.table)), self.answer)))
+        about = self.about(WIDTH, str(self.table))
+        return "\n\n".join(filter(None, (about, self.answer(WIDTH))))
 
-    @property
-    def about(self) -> str:
-        """Return the table and the note as plain text, in lines of 80 columns."""
-        return self._about(self.table.in_lines())
+    def about(self, width: int, table: str = "") -> str:
+        """Return the table and the note as plain text in lines of `width`."""
+        lines = [table or self.table.in_lines(width)] if self.table.rows else []
+        lines += [filled(f"({self.note})", width=width)] if self.note else []
+        return "\n".join(lines)
 
-    def _about(self, table: str) -> str:
-        about = [table] if self.table.rows else []
-        about += [textwrap.fill(f"({self.note})", WIDTH)] if self.note else []
-        return "\n".join(about)
-
-    @property
-    def answer(self) -> str:
+    def answer(self, width: int) -> str:
         """Return the sentences as plain text, each on its own lines."""
-        return "\n".join(textwrap.fill(text, WIDTH) for text in self.sentences)
+        return "\n".join(filled(text, width=width) for text in self.sentences)
 
     def full_text(self, source: str) -> str:
         """Return table, note, answer and further tables as one text, then `source`."""

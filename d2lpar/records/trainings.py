@@ -32,6 +32,15 @@ def seconds_note(runs: Sequence[Run]) -> str:
     )
 
 
+def in_short(runs: Sequence[Run]) -> str:
+    """Return how fast the last run is beside the first, in few words; "" for one."""
+    first, last = runs[0], runs[-1]
+    if first is last:
+        return ""
+    speed = comparison.in_short(seconds_per_epoch(last), seconds_per_epoch(first))
+    return speed if "cannot" in speed else f"{labels.count(last.header)} are {speed}"
+
+
 def compared(runs: Sequence[Run]) -> list[str]:
     """Return a phrase per later run: how fast an epoch is beside the first run's."""
     base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)

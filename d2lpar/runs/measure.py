@@ -6,7 +6,6 @@ import logging
 import os
 import shlex
 import sys
-import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +15,13 @@ from d2lpar import experiments
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.machine.builds import check_installed
 from d2lpar.machine.host import check_environment
-from d2lpar.records import atomic, files
+from d2lpar.records import atomic, files, labels
 from d2lpar.records.comparison import FEWEST_ALONE
 from d2lpar.records.kinds import Header, Run
-from d2lpar.records.result import WIDTH
 from d2lpar.runs import progress, report, sweep
 from d2lpar.runs.plan import as_text, checkpoint_of, continued, plan
 from d2lpar.runs.progress import in_notebook, show_figure
-from d2lpar.text import duration
+from d2lpar.text import duration, filled, terminal_width
 
 log = logging.getLogger("d2lpar")
 
@@ -62,7 +60,7 @@ def measure(name: str, **settings: Any) -> list[Run]:
     how = jobs[0].recipe
     if how == "quick":
         how = f"about {duration(60 * experiment.minutes)} on two cores"
-    print(textwrap.fill(f"{name}: {experiment.about} ({how})", WIDTH), flush=True)
+    print(filled(f"{name}: {experiment.about} ({how})"), flush=True)
     num_epochs = jobs[0].settings.get("num_epochs", FEWEST_EPOCHS)
     is_training = bool(experiment.start) and jobs[0].preset != "dry-run"
     if is_training and len(jobs) > 1 and repeats < 4 and num_epochs < FEWEST_EPOCHS:
@@ -112,13 +110,20 @@ def _present(measured: list[Run], folder: Path) -> None:
     """Print what a sweep found, draw its pictures, and add them to the page.
 
     Earlier records of the same recipe belong to it, as those of other device counts.
+    A dry run is drawn, too, as it tries everything, but it has no result.
     """
     runs = sweep_with(folder, measured)
     found = experiments.result(runs)
-    answer = found.answer
+    if measured[0].header.preset == "dry-run":
+        experiments.draw(runs, folder, found)
+        devices = labels.counts([run.header for run in measured])
+        print(filled(f"It runs on {devices}. These few batches measure nothing."))
+        return
+    answer = found.answer(terminal_width())
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         answer = f"\033[1m{answer}\033[0m"
-    text = "\n\n".join(filter(None, (found.about, answer)))
+    about = found.about(terminal_width())
+    text = "\n\n".join(filter(None, (about, answer)))
     print(f"\n{text}\n")
     drawn = experiments.draw(runs, folder, found)
     page = report.write_page(folder.parent.parent, runs, found)

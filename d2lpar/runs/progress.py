@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import textwrap
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from statistics import median
 
 from tqdm import TqdmWarning, tqdm
 
+from d2lpar.lenet.result import is_guessing
 from d2lpar.records.kinds import (
     EPOCHS,
     AllReduceRecord,
@@ -26,7 +29,7 @@ from d2lpar.records.kinds import (
     TimingRecord,
 )
 from d2lpar.runs.job import Job
-from d2lpar.text import byte_size, plural
+from d2lpar.text import byte_size, filled, plural, terminal_width
 
 with warnings.catch_warnings():
     # In a notebook tqdm asks for ipywidgets, which no bar of ours needs.
@@ -46,9 +49,10 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
         seconds = "of the checkpoint" if elsewhere else f"{line.seconds:.3g} s"
     if isinstance(line, EpochRecord):
         sha256 = f", SHA-256 {line.params_sha256[:12]}" if line.params_sha256 else ""
+        guess = " (guessing)" if is_guessing(line.test_acc) else ""
         return (
             f"epoch {line.epoch}{of_all}, loss {line.train_loss:.3f}, accuracy "
-            f"{line.test_acc:.3f}, {seconds}{sha256}"
+            f"{line.test_acc:.3f}{guess}, {seconds}{sha256}"
         )
     if isinstance(line, GanEpochRecord):
         return (
@@ -73,16 +77,24 @@ class Progress:
     """Print progress to standard error: with a bar on a terminal, rarely to a log."""
 
     def __init__(self, num_epochs: int | None) -> None:
-        left = "{n_fmt}/{total_fmt} epochs, {elapsed}, {remaining} left"
+        bar = "{desc} |{bar:9}| {n_fmt}/{total_fmt} epochs, {elapsed}, {remaining} left"
         self.bar = tqdm(
             total=num_epochs,
             leave=False,
             disable=None,  # where standard error is no terminal
             dynamic_ncols=True,
-            bar_format=f"{{desc}} |{{bar:10}}| {left if num_epochs else '{elapsed}'}",
+            bar_format=bar if num_epochs else "{elapsed} {desc}",
         )
         self.run, self.words, self.num_epochs = "", "", 0
         self.printed_at = time.monotonic()
+        self.closed = threading.Event()
+        if not self.bar.disable:
+            threading.Thread(target=self._keep_time, daemon=True).start()
+
+    def _keep_time(self) -> None:
+        """Redraw the bar each second, so that its clock moves between two epochs."""
+        while not self.closed.wait(1):
+            self.bar.refresh()
 
     def see(self, line: Header | Line) -> None:
         """Show a line as it arrives, a run's header first."""
@@ -100,17 +112,20 @@ class Progress:
             if isinstance(line, EPOCHS):
                 self.close_line()
             elif not self.bar.disable:
-                self.bar.set_description_str(self.words)
+                columns = terminal_width() - len(" 0:00:00")
+                words = textwrap.shorten(self.words, columns, placeholder=" ...")
+                self.bar.set_description_str(words)
             elif time.monotonic() >= self.printed_at + SECONDS:
                 self.close_line()
 
     def close_line(self) -> None:
         """Print the last line, if it was held back."""
         if self.words:
-            tqdm.write(self.words, file=sys.stderr)
+            tqdm.write(filled(self.words), file=sys.stderr)
             self.words, self.printed_at = "", time.monotonic()
 
     def close(self) -> None:
+        self.closed.set()
         self.close_line()
         self.bar.close()
 

@@ -1,20 +1,22 @@
-"""What all runs of a folder found: the page ``index.html``."""
+"""What all runs of a folder found: the page ``index.html``, and a few lines."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from PIL import Image
 
 from d2lpar import experiments
-from d2lpar.errors import D2lparError, first_line
+from d2lpar.errors import D2lparError, RecordError, first_line
 from d2lpar.records import atomic, files, labels
 from d2lpar.records.kinds import Header, Run
-from d2lpar.records.result import Result
+from d2lpar.records.result import Result, Table, listed
+from d2lpar.text import filled
 
 log = logging.getLogger("d2lpar")
 
@@ -23,51 +25,114 @@ HEAD = """\
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>d2lpar: results</title><style>
 :root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 78rem; margin: 2rem auto;
        padding: 0 1rem; }
-pre { overflow-x: auto; }
+p, li { max-width: 50rem; }
+.pictures { display: grid; gap: 0 1.5rem; align-items: start;
+            grid-template-columns: repeat(auto-fit, minmax(min(100%, 32rem), 1fr)); }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .8rem .2rem 0; text-align: right; white-space: nowrap; }
+th { border-bottom: 1px solid; font-weight: 600; }
+.name { text-align: left; }
 img { max-width: 100%; background: white; display: block; margin: 1rem 0; }
+@media (prefers-color-scheme: dark) { img { filter: brightness(.85); } }
+@media (max-width: 40rem) { table { font-size: .8rem; } .name { white-space: normal; }
+                            th, td { padding-right: .5rem; } }
 code { overflow-wrap: anywhere; }
 </style></head><body><h1>Results</h1>
 """
 
 
+class Sweep(NamedTuple):
+    """The runs of one folder, and what they found; sorted as they are shown."""
+
+    number: int  # of the chapter
+    date: str
+    folder: Path
+    runs: list[Run]
+    found: Result
+
+    @property
+    def experiment(self) -> experiments.Experiment:
+        return experiments.measured_by(self.runs)
+
+
 def write_page(
     out: Path, measured: Sequence[Run] = (), found: Result | None = None
 ) -> Path:
-    """Write the page of all sweeps ``<out>/<chapter>/<recipe>/``; return its path."""
-    sections = []
+    """Write the page of all sweeps ``<out>/<chapter>/<recipe>/``; return its path.
+
+    The result of the runs `measured` is `found`.
+    """
+    lines, sections, headers = [], [], []
+    for sweep in sweeps(out, measured, found):
+        anchor = quote(f"{sweep.folder.parent.name}-{sweep.folder.name}")
+        title = escape(f"{sweep.experiment.title} ({sweep.folder.name})")
+        answer = escape(sweep.found.short or sweep.found.sentences[0])
+        lines.append(f'<li><a href="#{anchor}">{title}</a>: {answer}</li>\n')
+        sections.append(f'<section id="{anchor}">\n{_section(sweep, out)}</section>\n')
+        headers += [run.header for run in sweep.runs]
+    about = f"<p>{escape(where_from(headers))}</p>\n" if headers else ""
+    path = out / "index.html"
+    with atomic.replacing(path) as tmp:
+        text = f"{HEAD}{about}<ul>\n{''.join(lines)}</ul>\n{''.join(sections)}"
+        tmp.write_text(f"{text}</body></html>\n", encoding="utf-8")
+    return path
+
+
+def in_short(out: Path, chapters: Sequence[str] = ()) -> str:
+    """Return lines: where it was measured, and what the newest sweep of each found.
+
+    Raises RecordError where no chapter has finished a run.
+    """
+    newest: dict[str, Sweep] = {}
+    for sweep in sweeps(out):  # the newest of a chapter first
+        if not chapters or sweep.experiment.name in chapters:
+            newest.setdefault(sweep.experiment.name, sweep)
+    if not newest:
+        raise RecordError(f"{out}: holds no such run; first: d2lpar run multiple_gpus")
+    headers = [run.header for sweep in newest.values() for run in sweep.runs]
+    lines = [filled(f"It works on {labels.counts(headers)}. {where_from(headers)}")]
+    for name, sweep in newest.items():
+        found = sweep.found.short or sweep.found.sentences[0]
+        lines.append(filled(found, f"  {name:{max(map(len, newest))}}  "))
+    return "\n".join(lines)
+
+
+def where_from(headers: Sequence[Header]) -> str:
+    """Return the machine, the days and the data of runs as text."""
+    days = sorted(header.date[:10] for header in headers)
+    data = listed(dict.fromkeys(map(labels.data_name, headers)))
+    period = " to ".join(dict.fromkeys((days[0], days[-1])))
+    return f"{labels.hardware(headers)}; {period}; {data}."
+
+
+def sweeps(
+    out: Path, measured: Sequence[Run] = (), found: Result | None = None
+) -> list[Sweep]:
+    """Return all sweeps of a folder but dry runs, by chapter, the newest first.
+
+    Those that cannot be shown are logged: a stranger's record must not end a run.
+    """
+    shown = []
     for folder in sorted(path for path in out.glob("*/*") if path.is_dir()):
         runs = _runs_in(folder)
-        if not runs:
+        if not runs or runs[0].header.preset == "dry-run":
             continue
         paths = {run.path for run in runs}
         try:
             is_new = found and paths == {run.path for run in measured}
             result = found if found and is_new else experiments.result(runs)
-            anchor = quote(f"{folder.parent.name}-{folder.name}")
-            section = f'<section id="{anchor}">\n'
-            section += _section(runs, result, out, folder) + "</section>\n"
-            answer = escape(next(iter(result.sentences), ""))
-            title = f"{experiments.measured_by(runs).title} ({folder.name})"
-            line = f'<li><a href="#{anchor}">{escape(title)}</a>: {answer}</li>\n'
-        except Exception as error:  # a stranger's record must not end a measurement
+            number = experiments.measured_by(runs).number
+        except Exception as error:
             names = ", ".join(sorted(map(str, paths)))
             why = f"{type(error).__name__}: {first_line(error)}"
             log.warning("index.html leaves out %s (%s)", names, why)
             continue
-        number, date = experiments.measured_by(runs).number, runs[-1].header.date
-        sections.append((number, date, line, section))
-    sections.sort(key=lambda item: item[1], reverse=True)  # the newest first
-    sections.sort(key=lambda item: item[0])
-    path = out / "index.html"
-    with atomic.replacing(path) as tmp:
-        lines = "".join(line for _, _, line, _ in sections)
-        text = "".join(section for *_, section in sections)
-        tmp.write_text(
-            f"{HEAD}<ul>\n{lines}</ul>\n{text}</body></html>\n", encoding="utf-8"
-        )
-    return path
+        shown.append(Sweep(number, runs[-1].header.date, folder, runs, result))
+    shown.sort(key=lambda sweep: sweep.date, reverse=True)
+    return sorted(shown, key=lambda sweep: sweep.number)
 
 
 def _runs_in(folder: Path) -> list[Run]:
@@ -87,34 +152,58 @@ def _runs_in(folder: Path) -> list[Run]:
     return runs
 
 
-def _section(runs: Sequence[Run], found: Result, out: Path, folder: Path) -> str:
-    """Return a sweep as HTML: answer, picture, table, the rest, where it is from."""
-    header = runs[0].header
+def _section(sweep: Sweep, out: Path) -> str:
+    """Return a sweep as HTML: where it is from, answer, pictures, table, the rest."""
+    headers, found, folder = [x.header for x in sweep.runs], sweep.found, sweep.folder
     written = sorted(path for path in folder.iterdir() if path.name[0] != ".")
     images = {
         path.stem: _image(path, out)
         for path in written
         if path.suffix in (".png", ".gif")
     }
-    first = next((images.pop(name) for name in found.answers if name in images), "")
-    others = "".join(images.values())
-    if others:
-        others = f"<details><summary>More pictures</summary>{others}</details>\n"
+    first = [images.pop(name) for name in found.answers if name in images]
+    others = ""
+    if images:
+        others = f"<details><summary>More pictures</summary>{_grid(images.values())}"
+        others += "</details>\n"
     more = [path for path in written if path.suffix in (".jsonl", ".txt")]
     links = ", ".join(
         f'<a href="{_link(path, out)}">{escape(path.name)}</a>' for path in more
     )
-    chapter = experiments.measured_by(runs)
+    chapter, command = sweep.experiment, headers[0].command
     return (
-        f"<h2>{escape(chapter.title)}</h2>\n"
-        f"<p>{escape(' '.join(found.sentences))}</p>\n{first}"
-        f'<pre tabindex="0">{escape(found.table.in_lines())}</pre>\n'
+        f"<h2>{escape(chapter.title)}</h2>\n<p>{escape(where_from(headers))}</p>\n"
+        f"<p>{escape(' '.join(found.sentences))}</p>\n{_grid(first)}"
+        f"{_table(found.table)}"
         f"<p>{escape(found.note)}. Chapter {chapter.number} explains it: "
         f"<code>notebooks/{chapter.name}.ipynb</code>.</p>\n{_interrupted(folder)}"
         f"{others}<details><summary>Records</summary>"
-        f"<p>Recipe {escape(folder.name)}. "
-        f"{escape(labels.stamp([run.header for run in runs]))} {links}. "
-        f"Again: <code>{escape(header.command)}</code></p></details>\n"
+        f"<p>Recipe {escape(folder.name)}. {escape(labels.stamp(headers))} {links}. "
+        f"Again: <code>{escape(command)}</code></p></details>\n"
+    )
+
+
+def _grid(images: Iterable[str]) -> str:
+    """Return images side by side where there is room, below one another elsewhere."""
+    return f'<div class="pictures">{"".join(images)}</div>\n'
+
+
+def _table(table: Table) -> str:
+    """Return a table as HTML, in a box that scrolls where it is wider than the page."""
+    if not table.rows:
+        return ""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        html = ""
+        for k, cell in enumerate(cells):
+            kind = ' class="name"' if k < table.names else ""
+            html += f"<{tag}{kind}>{escape(cell)}</{tag}>"
+        return f"<tr>{html}</tr>\n"
+
+    rows = "".join(row(cells, "td") for cells in table.rows)
+    return (
+        f'<div class="table" tabindex="0"><table>\n{row(table.columns, "th")}{rows}'
+        "</table></div>\n"
     )
 
 

@@ -63,7 +63,6 @@ def pictures(
 def speedup(axes: Axes, found: Sequence[Study]) -> None:
     """Draw speedups over one device by global batch: all pairs, and their medians."""
     for s, study in enumerate(found):
-        noun = labels.device_word(study.runs[0].header)
         for k, n in enumerate(study.counts[1:], 1):
             pairs = pairs_of(study, n)
             color = page.count_color(k)
@@ -79,7 +78,7 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
                 **style,
                 ls=page.LINES[s + k - 1],
                 mfc="white" if s else color,
-                label=f"{name_of(study)}, {plural(n, noun)}",
+                label=f"{name_of(study)}, {plural(n, 'device')}",
             )
     axes.axhline(1, color=page.INK, lw=1)
     across = {"transform": axes.get_yaxis_transform()}
@@ -94,7 +93,6 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
 
 def steps(axes: Axes, study: Study) -> None:
     """Draw milliseconds of a step by batch, and the bracket of several devices."""
-    noun = labels.device_word(study.runs[0].header)
     for k, n in enumerate(study.counts):
         color = page.count_color(k)
         ms = [
@@ -103,7 +101,7 @@ def steps(axes: Axes, study: Study) -> None:
             if (n, batch) in study.records
         ]
         style = {"marker": page.MARKERS[k], "ls": page.LINES[k], "lw": 1.2}
-        page.quartiles(axes, ms, label=plural(n, noun), color=color, **style)
+        page.quartiles(axes, ms, label=plural(n, "device"), color=color, **style)
         if n > 1 and (bounds := study.bracket(n)):
             low, high = ([1e3 * s for s in side] for side in zip(*bounds.values()))
             axes.fill_between(list(bounds), low, high, alpha=0.25, lw=0, color=color)
@@ -117,9 +115,8 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
     """Draw a step's milliseconds: a panel per batch, a stacked row per study."""
     batches = sorted({batch for study in found for _, batch in study.parts})
     for axes, batch in zip(panels, batches):
-        noun = labels.device_word(found[0].runs[0].header)
         rows = {
-            f"{name_of(study)}, {plural(n, noun)}": study.parts[n, batch]
+            f"{name_of(study)}, {plural(n, 'device')}": study.parts[n, batch]
             for study in found
             for n in study.counts
             if (n, batch) in study.parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from d2lpar.records import labels
 from d2lpar.records.comparison import Comparison, compare, in_cell
 from d2lpar.records.kinds import PARTS, Run
 from d2lpar.records.result import Result, Table, listed, sentence
@@ -22,7 +21,6 @@ def name_of(study: Study) -> str:
 def result(runs: Sequence[Run]) -> Result:
     """Return milliseconds of a step by batch and device count, speedups, and parts."""
     found = studies(runs)
-    word = labels.device_word(runs[0].header)
     counts = sorted({n for study in found for n in study.counts})
     rows, answers = [], []
     for study in found:
@@ -36,7 +34,7 @@ def result(runs: Sequence[Run]) -> Result:
                 row += ms[:2]
             rows.append(row + [in_cell(of_n.get(batch)) for of_n in gains.values()])
         answers += [
-            sentence(f"{name}{_pays(plural(n, word), of_n)}")
+            sentence(f"{name}{_pays(plural(n, 'device'), of_n)}")
             for n, of_n in gains.items()
             if of_n
         ]
@@ -49,7 +47,7 @@ def result(runs: Sequence[Run]) -> Result:
     processes = max((len(ms.processes) for ms in all_ms), default=1)
     of_each = f" of {processes} processes" if processes > 1 else ""
     note = (
-        f"ms on N: a step on N {word}s, the median of {samples or 'no'} samples of "
+        f"ms on N: a step on N devices, the median of {samples or 'no'} samples of "
         f"several steps each{of_each}, in turn on all counts"
     )
     table = Table(columns, rows)

@@ -90,4 +90,4 @@ def test_repeats_count_together_and_the_host_is_a_device_beside_gpus():
     again = msgspec.structs.replace(first, seconds=[1.0] * 4)
     rows = result.rows([Run(run.header, (*run.lines, again))])
     assert rows[0].seconds.n == 7 and rows[0].seconds.median == 1.0
-    assert [row.where for row in rows] == ["1 GPU", "1 GPU", "CPU"]
+    assert [row.where for row in rows] == ["1 device (GPU)", "1 device (GPU)", "CPU"]

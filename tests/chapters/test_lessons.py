@@ -126,7 +126,7 @@ PRINTED = {
 
 # Of what the last cells must have written, by the chapter; the others write nothing.
 WRITTEN = {
-    "timing": {"dry-run-roofline.png", "dry-run-results.txt"},
+    "timing": {"roofline.png", "results.txt"},
     **dict.fromkeys(
         ("multiple_gpus", "multiple_gpus_concise"),
         {"cpu2.jsonl", "seconds.png"},
@@ -135,9 +135,9 @@ WRITTEN = {
     "scaling": {"concise-cpu2.jsonl", "steps.png", "results.txt"},
     **dict.fromkeys(
         ("least_squares", "least_squares_large"),
-        {"dry-run-cgls-cpu2.jsonl", "dry-run-results.txt"},
+        {"cgls-cpu2.jsonl", "results.txt"},
     ),
-    "gan": {"dry-run-synthetic.gif", "dry-run-synthetic-samples.png"},
+    "gan": {"film.gif", "samples.png"},
     "low_precision": {
         "results.txt",
         "cpu1-precision.png",

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 from support.command import d2lpar
-from support.factories import epoch, gan_epoch, header
+from support.factories import epoch, gan_epoch, header, training
 
-from d2lpar import chapter, experiments, gan
+from d2lpar import chapter, experiments, gan, verify
 from d2lpar.cli import main
 from d2lpar.errors import CheckpointError, SettingError
 from d2lpar.experiments import EXPERIMENTS, get
@@ -23,6 +23,7 @@ from d2lpar.records.checkpoints import Checkpoint
 from d2lpar.records.kinds import Run
 from d2lpar.runs import measure
 from d2lpar.runs import plan as plans
+from d2lpar.verify import Check
 
 
 @pytest.fixture
@@ -47,11 +48,13 @@ def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
     losses = [[e.train_loss for e in r.epochs] for r in (one, two)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert "2 devices: epoch 2/2, loss" in done.stderr
-    assert "memory for a batch of" in done.stdout and "2 contexts " in done.stdout
-    links = [x for x in done.stdout.split() if x.startswith("file://")]
-    (link,) = links
-    assert link.endswith("/index.html")
-    assert Path(url2pathname(urlparse(link).path)).is_file()
+    assert "memory for a batch of" in done.stdout and "2 CPU contexts" in done.stdout
+    # The batches of a dry run measure nothing: no table, and no page.
+    assert done.stdout.endswith(
+        "It runs on 1 and 2 devices. These few batches measure nothing.\n"
+    )
+    assert "s/epoch" not in done.stdout
+    assert not (folder.parents[1] / "index.html").exists()
     printed = done.stdout.replace(str(folder.parents[1]), "runs") + done.stderr
     assert max(map(len, printed.splitlines())) <= 80 and "\033" not in printed
 
@@ -157,16 +160,21 @@ def test_a_flag_that_contradicts_a_checkpoint_is_refused(trained, resume, flags,
 def test_list_loads_no_mxnet_and_names_what_there_is():
     say = "lambda: print('mxnet' in sys.modules, 'matplotlib' in sys.modules)"
     listed = d2lpar("list", before=f"import atexit, sys; atexit.register({say})")
-    *rows, loaded = listed.stdout.splitlines()
+    *rows, empty, start, loaded = listed.stdout.splitlines()
     assert [row.split()[1] for row in rows[1:]] == list(EXPERIMENTS)
+    assert start == "Start with: d2lpar run multiple_gpus"
     assert max(map(len, rows)) <= 80
     assert loaded == "False False"
 
 
 def test_help(here):
-    assert "\nCommands:\n" in here()  # alone it prints its help
+    # Alone it prints its help: the commands in the order of their use.
+    commands = here().partition("\nCommands:\n")[2]
+    order = [commands.index(f"\n  {name} ") for name in ("run", "report", "launch")]
+    assert commands.startswith("  list ") and order == sorted(order)
     usage = here("run", "--help")
     assert max(map(len, usage.splitlines())) <= 80 and "--num-devices" in usage
+    assert str(2**31 - 1) not in usage and "[x>=1]" in usage
 
 
 def plan(name, **settings):
@@ -249,7 +257,43 @@ def test_a_run_computes_its_result_once(monkeypatch, tmp_path, capsys):
     runs = [Run(header(), (epoch(1), epoch(2)), tmp_path / "cpu1.jsonl")]
     monkeypatch.setattr(measure.sweep, "sweep", lambda *args: runs)
     chapter.measure("multiple_gpus", devices="cpu:1", data="sample", out=tmp_path)
-    assert len(computed) == 1 and "test accuracy" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert len(computed) == 1 and "test accuracy" in printed
+    (link,) = [word for word in printed.split() if word.startswith("file://")]
+    assert link.endswith("/index.html")
+    assert Path(url2pathname(urlparse(link).path)).is_file()
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_no_command_cuts_a_word(columns, here, monkeypatch, tmp_path):
+    """Lines end between words at the terminal's width; only a path may be longer."""
+    monkeypatch.setattr(measure, "check_installed", lambda: None)
+    runs = []
+    for n, seconds in ((1, (9.0, 2.0, 1.8, 2.2, 2.0)), (2, (9.0, 1.0, 3.0, 2.0, 2.0))):
+        run = training(n, seconds, preset="quick", recipe="quick,sample")
+        path = tmp_path / "multiple_gpus" / "quick,sample" / f"cpu{n}.jsonl"
+        files.write(path, run.header, run.lines)
+        runs.append(files.read(path))
+    monkeypatch.setattr(measure.sweep, "sweep", lambda *args: runs)
+    check = Check("gradients", "right", 12 * "they are summed, not averaged; ")
+    monkeypatch.setattr(verify, "verify", lambda *args, **how: [check])
+    (tmp_path / "step.py").touch()
+    one, two = (str(run.path) for run in runs)
+    commands = (
+        ["run", "multiple_gpus", "--devices=cpu:2", f"--out={tmp_path}"],
+        ["list"],
+        ["report", f"--out={tmp_path}"],
+        ["compare", one, two],
+        ["verify", str(tmp_path / "step.py")],
+    )  # fmt: skip
+    for words in commands:
+        printed = {}
+        for width in (columns, 100):
+            monkeypatch.setenv("COLUMNS", str(width))
+            printed[width] = here(*words)
+        lines = printed[columns].splitlines()
+        assert not [x for x in lines if len(x) > columns and str(tmp_path) not in x]
+        assert {*printed[100].split()} <= {*printed[columns].split()}, words
 
 
 def test_a_chapter_as_a_script_takes_the_flags_of_run(monkeypatch, capsys):

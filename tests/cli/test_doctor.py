@@ -15,7 +15,7 @@ def test_training_can_run_on_the_machine_that_tests(capsys, monkeypatch):
     main.main()  # exits unless the code is 0
     *_, training, last = capsys.readouterr().out.splitlines()
     assert training.startswith("ok") and "(0)" in training
-    assert last == "training can run here"
+    assert last == "training can run here; next: d2lpar run multiple_gpus"
 
 
 def test_each_check_is_one_line_and_a_failure_is_exit_code_1(capsys, monkeypatch):

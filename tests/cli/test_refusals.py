@@ -56,6 +56,11 @@ REFUSED = [
     (["plot", "binary"], "binary"),
     (["plot", "header"], "header: holds no results"),
     ([*LAUNCH, "--hosts=empty", "--interface=x", *THEN], "empty"),
+    # Commands without a file: the first one to type
+    (["verify"], "d2lpar verify ddp.py (docs/verify.md has this file)"),
+    (["compare"], "takes two records; first: d2lpar run multiple_gpus"),
+    (["report"], "first: d2lpar run multiple_gpus"),
+    ([*LENET, f"--seed={2**31}"], "2147483648 is above 2147483647"),
 ]
 CONTENT = {
     "binary": b"\x89PNG\xff\xfe\x00",

@@ -4,18 +4,27 @@ import re
 from html import escape
 from pathlib import Path
 
+import msgspec
 import pytest
 from PIL import Image
 from support.a_study import step
 from support.drawn import words
-from support.factories import benchmark_header, header, point, training
+from support.factories import (
+    benchmark_header,
+    gan_epoch,
+    header,
+    point,
+    training,
+)
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
 from d2lpar.experiments import result
+from d2lpar.figures import page
 from d2lpar.lenet import figure as lenet_figure
-from d2lpar.records import files
+from d2lpar.records import files, labels
 from d2lpar.records.kinds import (
+    FrameRecord,
     Header,
     PrecisionRecord,
     Run,
@@ -93,8 +102,8 @@ def test_a_warm_up_is_never_a_measurement(workers, second):
     assert found.table.rows[0][1:5] == ["-", "-", "0", "-"]
     assert found.table.rows[1][4] == "-"
     assert "(-: one epoch, not timed)" in found.note
-    assert "(one epoch, not timed)" in found.answer.replace("\n", " ")
-    assert "times as" not in found.answer
+    assert "(one epoch, not timed)" in " ".join(found.sentences)
+    assert "times as" not in str(found)
     drawn = workers_figure.pictures if workers > 1 else lenet_figure.pictures
     shown = words(drawn(runs)["sharing" if workers > 1 else "seconds"])
     assert "not measured: one epoch, not timed" in shown
@@ -140,7 +149,7 @@ def test_a_solver_names_the_methods_that_reach_the_least_residual():
         for method, iteration in (("cgls", 30), ("normal", 30), ("gradient", 3))
     ]
     assert result(runs).sentences == [
-        "Methods that end within 1 % of the least ||A x - b||, 1: cgls and normal."
+        "2 of 3 methods end within 1 % of the least ||A x - b||, 1: normal and cgls."
     ]
 
 
@@ -158,7 +167,7 @@ def test_a_solver_names_the_methods_that_reach_the_least_residual():
             "at most 1.5 times as fast, at 4; at 2 images it cannot",
         ),
         ({2: 1.2, 4: 0.5}, "at most 1.2 times as fast, at 2; not at 4 images."),
-        ({2: None, 4: None}, "Whether 2 contexts pay cannot be told at 2 and 4 images"),
+        ({2: None, 4: None}, "Whether 2 devices pay cannot be told at 2 and 4 images"),
     ],
 )
 def test_a_break_even_is_a_range_of_measured_batches(speedups, answer):
@@ -200,7 +209,7 @@ def test_the_answer_is_the_title_of_the_picture_that_shows_it(tmp_path):
         with Image.open(path) as picture:
             titles[path.stem] = picture.info["Title"]
     assert titles == {
-        "seconds": "Training on 2 contexts is about 2.0 times as fast as on 1 context "
+        "seconds": "Training on 2 devices is about 2.0 times as fast as on 1 device "
         "(one run each; equal runs differ by up to 1.15 times)",
         "accuracy": "Training ends at about the same test accuracy: 1.000 and 1.000",
     }
@@ -301,14 +310,23 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, monkeypatch):
     assert text.count("<h2>") == 2
     assert text.count('href="./multiple_gpus/quick/results.txt"') == 1
     assert text.count('href="./multiple_gpus/quick/cpu1.jsonl"') == 1
-    # The answering picture is in sight, the other one in a fold; each says its title.
-    folds = re.findall("<details>.*?</details>", text, re.DOTALL)
-    assert ["accuracy.png" in fold for fold in folds] == [True, False] * 2
+    # Accuracy and timing are in sight, side by side, and each says its title.
+    folds = "".join(re.findall("<details>.*?</details>", text, re.DOTALL))
+    assert 'src="./multiple_gpus/quick%2Clr%3D0.1/film.gif"' in folds
+    assert not {"accuracy.png", "seconds.png"} & set(re.findall(r"\w+\.png", folds))
+    grids = re.findall('<div class="pictures">(.*?)</div>', text, re.DOTALL)
+    both = [grid for grid in grids if {"seconds.png", "accuracy.png"} <= set(
+        re.findall(r"\w+\.png", grid))]  # fmt: skip
+    assert len(both) == 2
     assert 'alt="Training ends at test accuracy: 0.800"' in text
     # What was interrupted is named, and not a row.
     assert text.count("still being measured: cpu2.partial.jsonl.") == 2
     for expected in (*found.sentences, *found.table.columns, *found.table.rows[0]):
         assert escape(expected) in text
+    assert "<pre" not in text and text.count("<table>") == 2
+    # Machine, date and data come first.
+    first = text.partition("<h1>Results</h1>\n<p>")[2].partition("</p>")[0]
+    assert first == "Some CPU, 2 cores; 2026-01-02; Fashion-MNIST."
 
 
 def test_runs_of_other_settings_are_never_compared_in_a_sentence():
@@ -324,3 +342,87 @@ def test_runs_of_other_settings_are_never_compared_in_a_sentence():
         for m in ("cgls", "normal")
     ]
     assert not experiments.differing_settings(methods)
+
+
+def a_folder(out, chapter, recipe, *runs):
+    """Write the records of a sweep, as a run does."""
+    for run in runs:
+        head = msgspec.structs.replace(run.header, chapter=chapter, recipe=recipe)
+        name = "-".join(filter(None, (head.variant, f"cpu{head.num_devices}")))
+        files.write(out / chapter / recipe / f"{name}.jsonl", head, run.lines)
+
+
+def test_a_failed_method_comes_last_in_grey_and_names_no_picture(tmp_path):
+    """One that stops far from the optimum is no faster on two devices."""
+    runs = [
+        Run(
+            header(n, variant=method, chapter="least_squares"),
+            tuple(
+                point(steps, n, seconds=1 / n ** power, repeat=k) for k in range(4)
+            ),
+        )
+        for method, steps, power in (("gradient", 3, 3), ("cgls", 30, 1))
+        for n in (2, 1)
+    ]  # fmt: skip
+    found = result(runs)
+    methods = [(row[0], row[3]) for row in found.table.rows]
+    assert methods[0][0] == methods[1][0] == "cgls"
+    assert methods[2:] == [("gradient", "not converged")] * 2
+    (title,) = found.answers["devices"]
+    assert "cgls" in title and "2.0 times as fast" in title
+    assert found.short.startswith(
+        "1 of 2 methods reach the optimum; 2 devices help cgls"
+    )
+    rows = experiments.load("d2lpar.least_squares.figure:rows_by_count")(runs)
+    failed = {row.name: (row.color, row.note) for row in rows if "gradient" in row.name}
+    assert failed.keys() == {"gradient, 1 device", "gradient, 2 devices"}
+    assert set(failed.values()) == {(page.GREY, "not converged")}
+
+
+@pytest.mark.parametrize("ends, words", [
+    ((20, 22), "nearer to real faces than noise is"),
+    ((20, 30), "still about as far from real faces as noise is"),
+    ((30, 31), "still farther from real faces than noise is"),
+])  # fmt: skip
+def test_a_gan_is_judged_beside_noise(ends, words):
+    known = {"other real faces": {"frechet": 1.0, "coverage": 0.9},
+             "noise": {"frechet": 25.0, "coverage": 0.0}}  # fmt: skip
+    runs = [
+        Run(header(n, chapter="gan"), (
+            FrameRecord(epoch=0, fixed="", num_fixed=8, num_steps=0, frechet=500,
+                        density=1, coverage=0, distinct=0, references=known),
+            gan_epoch(1), gan_epoch(2),
+            FrameRecord(epoch=2, fixed="", num_fixed=8, num_steps=9, frechet=end,
+                        density=1, coverage=0.1, distinct=0),
+        ))
+        for n, end in zip((1, 2), ends)
+    ]  # fmt: skip
+    found = result(runs)
+    assert f"At the end the generated faces are {words}." in found.sentences
+    assert found.short.startswith(f"after 9 steps the generated faces are {words}")
+    assert not {"distinct", "density"} & set(found.table.columns)
+
+
+def test_the_counts_of_a_study_are_those_that_took_turns():
+    study = header(4, chapter="scaling", settings={"device_counts": [1, 2, 4]})
+    assert labels.counts([study]) == "1, 2 and 4 devices"
+    assert labels.counts([header(1), header(1)]) == "1 device"
+
+
+def test_the_end_says_what_was_learnt_and_leaves_dry_runs_out(tmp_path):
+    trainings = [trained(n, s) for n, s in zip((1, 2), APART)]
+    a_folder(tmp_path, "least_squares", "quick", solved(1, APART[0]))
+    a_folder(tmp_path, "multiple_gpus", "quick", *trainings)
+    older = msgspec.structs.replace(trainings[0].header, date="2025-01-01")
+    a_folder(tmp_path, "multiple_gpus", "book", Run(older, trainings[0].lines))
+    dry = msgspec.structs.replace(trainings[0].header, preset="dry-run", num_devices=4)
+    a_folder(tmp_path, "multiple_gpus", "dry-run", Run(dry, trainings[0].lines))
+    lines = report.in_short(tmp_path).splitlines()
+    assert lines[0].startswith("It works on 1 and 2 devices. Some CPU, 2 cores")
+    text = " ".join(" ".join(lines).split())
+    assert "multiple_gpus accuracy 1.000 and 1.000; 2 devices are about 2.0" in text
+    assert text.index("multiple_gpus") < text.index("least_squares")
+    assert "least_squares" not in report.in_short(tmp_path, ["multiple_gpus"])
+    assert "dry-run" not in report.write_page(tmp_path).read_text()
+    with pytest.raises(RecordError, match="first: d2lpar run multiple_gpus"):
+        report.in_short(tmp_path, ["gan"])

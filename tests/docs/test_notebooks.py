@@ -1,5 +1,6 @@
 """Executed notebooks: in step with the chapters, whole, small, and without paths."""
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -34,6 +35,23 @@ def test_a_notebook_is_in_step_and_whole(path):
     chapter = TOOLS["converted"](TOOLS["FILES"][path.stem])
     assert sources(notebook) == sources(chapter), "make notebooks"
     assert TOOLS["wrong_with"](notebook) == []
+
+
+LINK = re.compile(r"""\]\(([^)\s]+)|(?:src|href)=["']([^"']+)""")
+
+
+@pytest.mark.parametrize("path", [*COMMITTED, TWO_T4], ids=lambda path: path.stem)
+def test_every_relative_link_of_a_notebook_resolves(path):
+    notebook = nbformat.read(path, as_version=4)
+    text = "\n\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+    links = ["".join(groups).partition("#")[0] for groups in LINK.findall(text)]
+    relative = {link for link in links if link and not re.match(r"\w+:", link)}
+    assert not [link for link in relative if not (path.parent / link).exists()]
+
+
+def test_a_link_to_a_chapter_becomes_one_to_its_notebook(tmp_path):
+    text = with_prose("[6](scaling.py), [4](timing.py#a) and [it](../a/b.py)", tmp_path)
+    assert text == "[6](scaling.ipynb), [4](timing.ipynb#a) and [it](../a/b.py)"
 
 
 @pytest.mark.slow
@@ -87,7 +105,8 @@ def test_what_may_not_be_committed_is_named():
     noisy.cells[0].outputs[0].name = "stderr"
     noise, wide = TOOLS["wrong_with"](noisy)
     assert noise.startswith("on stderr: d") and wide.startswith("a line of 89 columns")
-    (size,) = TOOLS["wrong_with"](executed(("x" * 80 + "\n") * 16_000))
+    long, size = TOOLS["wrong_with"](executed(("x" * 80 + "\n") * 16_000))
+    assert long.startswith("an output of 16000 lines, at most 45")
     assert "at most 1,250,000" in size
     empty = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")])
     assert TOOLS["wrong_with"](empty) == ["a cell that was not executed"]

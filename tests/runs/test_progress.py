@@ -2,6 +2,7 @@
 
 import io
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -98,6 +99,23 @@ def test_a_terminal_shows_accuracy_and_time_left(monkeypatch):
     assert done == "2 devices: epoch 1/10, loss 1.000, accuracy 0.200, 2 s"
     bars = [line for line in lines if "1/10 epochs" in line]
     assert bars and all(" left" in line and len(line) <= columns for line in bars)
+
+
+def test_the_clock_of_the_bar_moves_between_two_epochs(monkeypatch):
+    """A screen that stands still for an epoch of minutes looks dead."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    shown, moved = progress.Progress(2), threading.Event()
+    monkeypatch.setattr(shown.bar, "refresh", moved.set)
+    assert moved.wait(60)
+    shown.close()
+    moved.clear()
+    assert shown.closed.is_set()
+
+
+def test_the_accuracy_of_guessing_is_named():
+    for accuracy, words in ((0.1, "0.100 (guessing), "), (0.42, "0.420, ")):
+        line = msgspec.structs.replace(epoch(1), test_acc=accuracy)
+        assert f"accuracy {words}2 s" in progress.in_words(line, 3)
 
 
 def test_epochs_of_a_checkpoint_are_said_to_be():

@@ -169,9 +169,7 @@ def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):
     done = CliRunner().invoke(command, ["verify", str(path)])
     assert done.exit_code == 2 and done.stdout.count("\n") == 2
     done = CliRunner().invoke(command, ["verify"])
-    assert (
-        done.exit_code == 2 and "name a STEP.py, or a program by --run" in done.output
-    )
+    assert done.exit_code == 2 and "as in: d2lpar verify ddp.py" in done.output
 
 
 WITH_WORKERS = """if not os.path.exists("pids"):

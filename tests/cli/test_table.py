@@ -1,0 +1,105 @@
+"""table: medians over processes, ranges and verdicts, in three formats."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from support.factories import benchmark_header, header, point, training
+
+from d2lpar.cli import table
+from d2lpar.errors import RecordError
+from d2lpar.records import files
+from d2lpar.records.kinds import ArmSample, Run
+
+COMMITTED = Path(__file__).parents[2] / "figures"
+
+
+def of_processes(n, *medians):
+    """A training repeated in processes; each has a warm-up and two epochs."""
+    run = training(n, (9.0, -0.5, 0.5), repeats=len(medians), recipe="book")
+    lines = [
+        replace(line, seconds=medians[line.repeat] + line.seconds) for line in run.lines
+    ]
+    return Run(run.header, tuple(lines), run.path)
+
+
+SLOW, FAST = of_processes(1, 4.0, 4.1, 4.2, 4.3), of_processes(2, 2.0, 2.1, 2.1, 2.2)
+
+
+def parsed(runs):
+    return list(csv.DictReader(io.StringIO(table.as_csv(table.rows(runs)))))
+
+
+def test_the_median_is_that_of_the_processes_medians():
+    one, two = parsed([SLOW, FAST])
+    assert float(one["median"]) == pytest.approx(4.15)
+    assert (float(one["least"]), float(one["most"])) == pytest.approx((4.0, 4.3))
+    assert (one["processes"], one["samples"]) == ("4", "8")  # no warm-ups
+    assert (one["verdict"], one["times_as_fast"]) == ("", "")
+    assert two["verdict"] == "faster"
+    assert float(two["times_as_fast"]) == pytest.approx(1.98, abs=0.02)
+    low, high = (float(two[f"times_as_fast_{end}"]) for end in ("low", "high"))
+    assert 1.8 < low < float(two["times_as_fast"]) < high < 2.2
+    assert (one["unit"], one["work"]) == ("s/epoch", "multiple_gpus, book")
+    assert one["test_accuracy"] == "0.6000000000000001"
+
+
+def test_rows_are_judged_whatever_the_order_of_the_records():
+    fast, slow = parsed([FAST, SLOW])
+    assert (fast["devices"], fast["verdict"], slow["verdict"]) == ("2", "faster", "")
+    near = of_processes(2, 3.9, 4.1, 4.2, 4.4)
+    _, other = parsed([SLOW, near])
+    assert (other["verdict"], other["times_as_fast"]) == ("not told", "")
+    # Of another recipe: beside nothing.
+    alone = Run(training(2, recipe="quick").header, FAST.lines, FAST.path)
+    assert [row["verdict"] for row in parsed([SLOW, alone])] == ["", ""]
+
+
+def test_a_single_process_is_told_by_its_samples():
+    one = training(1, (9.0, 4.0, 4.1, 4.2, 4.1))
+    two = training(2, (9.0, 2.0, 2.1, 2.2, 2.1))
+    first, second = table.rows([one, two])
+    expected = ["1", "s/epoch", "4.10 (4.00-4.20)", "1", "4", "-"]
+    assert first.cells()[1:7] == expected
+    assert second.cells()[6] == "about 1.95 times as fast"
+
+
+def test_markdown_and_latex_have_a_row_for_each_and_escape_names():
+    found = table.rows([SLOW, FAST])
+    head, rule, *lines = table.as_markdown(found).splitlines()
+    assert head.startswith("| work | devices |") and len(lines) == 2
+    assert {line.count("|") for line in (head, rule, *lines)} == {len(table.READ) + 1}
+    latex = table.as_latex(found)
+    assert r"multiple\_gpus, book & 2 & s/epoch & 2.10 (2.00-2.20)" in latex
+    assert latex.count(r"\\") == 3 and latex.endswith(r"\end{tabular}")
+
+
+def test_solvers_and_benchmarks_have_rows_too():
+    lines = [point(9, 1, seconds=s, repeat=k) for k, s in enumerate((2.0, 3.0, 4.0))]
+    solver = Run(
+        header(1, chapter="least_squares", variant="cgls"), tuple(lines), SLOW.path
+    )
+    (row,) = parsed([solver])
+    assert (row["median"], row["unit"], row["work"]) == ("3.0", "s", "cgls, book")
+    arms = [ArmSample(arm="ours", round=k, seconds=s) for k, s in enumerate((1.0, 2.0))]
+    (row,) = parsed([Run(benchmark_header(), tuple(arms), SLOW.path)])
+    assert (row["median"], row["unit"], row["processes"]) == (
+        "1.5",
+        "s for a layer",
+        "2",
+    )
+
+
+def test_a_record_without_times_is_named():
+    with pytest.raises(RecordError, match="book-cpu1.jsonl: holds no times"):
+        table.rows([Run(SLOW.header, (), SLOW.path)])
+
+
+def test_every_committed_record_is_a_table():
+    paths = sorted(COMMITTED.rglob("*.jsonl"))
+    for path in paths:
+        found = table.rows([files.read(path)])
+        assert found and all(form(found) for form in table.FORMATS.values())
+    assert len(paths) > 100

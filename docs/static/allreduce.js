@@ -55,7 +55,7 @@
       <button type="button" name="play">Play</button></form>
       <p role="status"></p><svg viewBox="-130 -110 260 220" aria-hidden="true"></svg>
       <p><small>Orange: chunks on their way, a larger circle for more of them.
-      The arrow keys ← and → go back and on.</small></p><table></table>`;
+      Keys: ← and →.</small></p><table></table>`;
     const [form, said, ring, , table] = box.children;
     let done = 0, timer = null;
 

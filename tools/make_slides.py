@@ -127,7 +127,7 @@ def slide(kind: str, heading: str, text: str = "", below: str = "") -> str:
     shown = f"<{level}>{MARKDOWN.renderInline(heading)}</{level}>\n"
     if text:
         text = LINK.sub(r"\1", text)
-        shown += f"<div>{MARKDOWN.render(text[0].upper() + text[1:])}</div>"
+        shown += f"<div>{MARKDOWN.render(text)}</div>"
     return f'<section class="{kind}">{shown}{below}</section>'
 
 
@@ -148,27 +148,23 @@ def predictions(asked: list[str], cell: nbformat.NotebookNode) -> list[str]:
 
 def of_section(heading: str, blocks: list, which: str) -> list[str]:
     """Return a section's slides; what a cell shows comes after its predictions."""
-    texts, cells, asked, predicted = [], [], [], []
+    before, after, cells, asked, predicted = [], [], [], [], []
     for block in blocks:
         if not isinstance(block, str):
             cells.append(block)
             predicted += predictions(asked, block)
             asked = []
         elif block.startswith(QUESTION):
-            asked.append(block.removeprefix(QUESTION))
+            question = block.removeprefix(QUESTION)
+            asked.append(question[0].upper() + question[1:])
         else:
-            texts.append(block)
-    shown = exhibit(which, texts, cells) if which else ""
+            (after if cells else before).append(block)
+    shown = exhibit(which, before + after, cells) if which else ""
     if predicted and which in ("drawn", "printed"):
-        first, last = (
-            slide("text", heading, lead(texts)),
-            slide("text", heading, "", shown),
-        )
-        return [first, *predicted, last]
-    return [
-        slide("text", heading, lead(texts, 1 if shown else WORDS), shown),
-        *predicted,
-    ]
+        last = slide("text", heading, lead(after, 1), shown)
+        return [slide("text", heading, lead(before)), *predicted, last]
+    text = lead(before, 1 if shown else WORDS)
+    return [slide("text", heading, text, shown), *predicted]
 
 
 def slides(name: str) -> list[str]:

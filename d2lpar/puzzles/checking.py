@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy
 
@@ -22,7 +23,8 @@ def check(solution: Callable, seconds: float = 20) -> bool:
     if name not in PUZZLES:
         print(f"{name} is no puzzle: the puzzles are {', '.join(PUZZLES)}")
         return False
-    puzzle, function = PUZZLES[name], apart(solution, seconds)
+    puzzle = PUZZLES[name]
+    function: Any = apart(solution, seconds)
     rng = numpy.random.default_rng()  # drawn after the fork
     with contextlib.closing(function):
         for n, size in _sizes(rng):

@@ -113,7 +113,7 @@ grader: $(VENV)/.docs-$(EXTRA)
 	rm -rf build/grader && mkdir -p build/grader/wheels
 	$(VENV)/bin/python -m pip wheel -q --no-deps -w build/grader/wheels .
 	$(VENV)/bin/python -m pip download -q --only-binary :all: -d build/grader/wheels \
-		numpy lazy_loader
+		numpy lazy_loader msgspec
 	$(VENV)/bin/python tools/make_students.py --grader
 
 # An exam of its own for each year, and its answers: build/exam/. SEED=2028 for another.

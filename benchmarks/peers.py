@@ -65,6 +65,7 @@ class Choice:
     kind: str
     counts: Sequence[int]
     threads: int | None = None
+    forms: Sequence[str] = ()  # of the peers' steps on GPUs; () for all
 
     def threads_each(self, n: int) -> int:
         """Threads of each of `n` contexts or processes."""
@@ -162,12 +163,12 @@ def _theirs(
         name = f"d2l's PyTorch tab, {chosen.words_together(n)}"
         flags = {"threads": together, "num_devices": n}
         yield "d2l_pytorch", name, n, together, flags
-    for form, words in _forms("pytorch_loop", on_gpu):
+    for form, words in _forms("pytorch_loop", chosen):
         name = f"PyTorch, {words or 'plain loop'}, {chosen.words_together(1)}"
         flags = {"threads": together, "form": form, **torch}
         yield "pytorch_loop", name, 1, together, flags
     for n in chosen.counts:
-        for form, words in _forms("ddp", on_gpu):
+        for form, words in _forms("ddp", chosen):
             where = chosen.words(n, "process", "processes")
             name = ", ".join(filter(None, ("PyTorch DDP", words, where)))
             threads = chosen.threads_each(n)
@@ -177,16 +178,19 @@ def _theirs(
         where = chosen.words_together(n)
         if n > 1 and not on_gpu:
             where = f"{n} devices of one CPU, {where}"
-        for form, words in _forms("jax_loop", on_gpu):
+        for form, words in _forms("jax_loop", chosen):
             name = ", ".join(filter(None, ("JAX", words, where)))
             flags = {"threads": together, "num_devices": n, "form": form, **torch}
             yield "jax_loop", name, n, None, flags
 
 
-def _forms(peer: str, on_gpu: bool) -> list[tuple[str, str]]:
+def _forms(peer: str, chosen: Choice) -> list[tuple[str, str]]:
     """The forms of a peer's step, and how a row names them: on CPUs only the first."""
     forms = FORMS[peer]
-    return list(forms.items()) if on_gpu else [(next(iter(forms)), "")]
+    if chosen.kind == "cpu":
+        return [(next(iter(forms)), "")]
+    wanted = chosen.forms or forms
+    return [(form, words) for form, words in forms.items() if form in wanted]
 
 
 def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
@@ -195,6 +199,8 @@ def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.set_defaults(out=Path("runs/peers"))
     parser.add_argument("--preset", choices=PRESETS, default="quick")
     parser.add_argument("--peers", default=",".join(PEERS), help="some of these")
+    every = sorted({form for of_peer in FORMS.values() for form in of_peer})
+    parser.add_argument("--forms", help=f"some of {','.join(every)} [default: all]")
     parser.add_argument("--devices", default=f"cpu:{host.usable_cores()}")
     parser.add_argument("--num-devices", help="counts, as in 1,2,4")
     parser.add_argument("--threads", type=int, help="of each context and process")
@@ -212,6 +218,9 @@ def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
     args.peers = args.peers.split(",")
     if unknown := set(args.peers) - set(PEERS):
         parser.error(f"--peers {', '.join(unknown)}: write some of {', '.join(PEERS)}")
+    args.forms = args.forms.split(",") if args.forms else []
+    if unknown := set(args.forms) - set(every):
+        parser.error(f"--forms {', '.join(unknown)}: write some of {', '.join(every)}")
     args.kind, _, most = args.devices.partition(":")
     counts = args.num_devices or ",".join(
         str(2**k) for k in range(int(most).bit_length())
@@ -227,7 +236,7 @@ def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     """Time LeNet beside its peers: ours, d2l's and PyTorch's training, in turn."""
     args = flags_of(words)
-    chosen = Choice(args.kind, args.counts, args.threads)
+    chosen = Choice(args.kind, args.counts, args.threads, args.forms)
     sizes = {"n_train": args.n_train, "n_test": args.n_test}
     data = datasets.load(args.data, **sizes)
     is_sample = data.name.endswith("-sample")

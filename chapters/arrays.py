@@ -6,12 +6,13 @@
 # ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
 #
 # **In one sentence.** Send numbers to a device only if the operations there save more
-# time than the two copies cost. For a single multiplication not even an H200 GPU does.
+# time than the two copies cost. A single multiplication does not, not even on an H200
+# GPU.
 #
 # A published set of lecture notes [1] doubles 50,000,000 numbers on a processor and on
 # a T4 GPU, and prints 33.6 ms for the processor and **0.90 ms** for the GPU. This looks
-# like a speedup of 37. Two costs are missing: the work after the clock has stopped, and
-# both copies.
+# like a speedup of 37. However, the clock stopped before the GPU had finished, and both
+# copies are missing.
 #
 # Run this chapter as a notebook, or as `python chapters/arrays.py`. We use MXNet arrays
 # on a GPU if one is available, and otherwise on a CPU context.
@@ -30,8 +31,8 @@ print("the device of this chapter:", devices.label(device))
 # %% [markdown]
 # ## There and back
 #
-# In CUDA C you allocate memory on the GPU, copy the input to it, run a kernel, copy the
-# result back, and free the memory. With an array library you write only the two copies:
+# With an array library, a computation on a GPU needs only two extra calls, a copy to
+# the device and a copy back:
 #
 # | | to the device | back to the host |
 # |---|---|---|
@@ -39,10 +40,10 @@ print("the device of this chapter:", devices.label(device))
 # | MXNet | `np.array(x, ctx=device)` | `x_device.asnumpy()` |
 # | PyTorch | `torch.from_numpy(x).to(device)` | `x_device.cpu().numpy()` |
 #
-# In this chapter `numpy` is NumPy, on the host, and `np` is MXNet's, on a device.
+# In this chapter `numpy` is NumPy on the host, and `np` is MXNet's NumPy on a device.
 #
-# *Predict before you run*: the last lines of the cell change the host's array after the
-# copy. Does the device see the change? Answer "yes" or "no".
+# *Predict before you run*: after the copy to the device, the last lines of the cell
+# change the host's array. Does the device's array change, too? Answer "yes" or "no".
 
 # %%
 chapter.predict("the device sees the change", None)  # "yes" or "no", for None
@@ -65,19 +66,19 @@ chapter.answer("the device sees the change", "yes" if seen else "no")
 # The device's array still begins with 1, because data move only when we copy them.
 #
 # Both operands of an addition must be on the same device. MXNet raises an error if one
-# operand is on a GPU and the other one on the host. However, it does not check whether
-# they are on two different GPUs or CPU contexts. Copy one operand first,
-# `a.copyto(b.ctx) + b`, as the all-reduce of Chapter 1 does. (The
+# operand is on a GPU and the other on the host. However, it does not notice operands on
+# two different GPUs or CPU contexts. Copy one operand first, `a.copyto(b.ctx) + b`, as
+# in the all-reduce of Chapter 1. (The
 # [appendix](../docs/appendix.md#views-and-types-of-arrays) explains dtypes and views.)
 #
 # ## The time of a trip
 #
-# `2 * x` is an *element-wise* operation. No element needs the result of another one, so
-# a GPU can compute all of them at the same time. But how much of the trip is
-# arithmetic? We time the copy to the device, the operation, and the copy back, and the
-# same operation in NumPy. We wait before we read the clock, because an MXNet call
-# returns before its work has finished (Chapter 4). The cell prints medians, for fewer
-# numbers than in the notes.
+# `2 * x` is an *element-wise* operation. Each element is computed independently, so a
+# GPU can compute all of them at the same time. But how much of the trip is arithmetic?
+# We time the copy to the device, the operation, the copy back, and the same operation
+# in NumPy. We wait before we read the clock, because an MXNet call returns before its
+# work has finished (Chapter 4). The cell doubles fewer numbers than the notes, and
+# prints medians.
 
 
 # %%
@@ -108,13 +109,13 @@ for part, of_part in zip(parts, milliseconds):
     print(f"{of_part:8.2f} ms  {part}")
 
 # %% [markdown]
-# A CPU context runs on the same processor as NumPy, so there we expect no saving.
+# A CPU context runs on the same processor as NumPy, so we expect no saving from it.
 #
 # ## A bound
 #
 # The published 0.90 ms can be checked with arithmetic. A T4 reads and writes its memory
-# at 320 GB/s [2]. Each number has 4 bytes, is read once, and is written once. If the
-# numbers are not in a cache, no correct time is below `bytes / bandwidth`.
+# at 320 GB/s [2]. Each number has 4 bytes, is read once, and is written once. No
+# correct time is below `bytes / bandwidth`, unless the numbers are in a cache.
 #
 # *Predict before you run*: how many milliseconds does a T4 need at least to double
 # 50,000,000 numbers?
@@ -129,14 +130,15 @@ chapter.answer("ms that a T4 needs at least", 1e3 * 2 * 4 * 50e6 / 320e9)
 #
 # ## Is it worth the trip?
 #
-# On a GPU the operation itself gets much shorter, but the two copies remain. They cross
-# a link. For a T4 this is PCIe at 16 GB/s or less [2], a twentieth of the bandwidth of
-# its memory. Suppose that we compute k operations in a row on the same numbers. The
+# On a GPU the operation itself is much shorter, but the two copies remain. They cross a
+# link, which for a T4 is PCIe. Its 16 GB/s [2] are a twentieth of the bandwidth of the
+# T4's memory. Suppose that we compute k operations in a row on the same numbers. The
 # trip pays if
 #
 #     k * (host - device) > copy there + copy back
 #
-# Here are the times of one H200 and its host, for 50,000,000 numbers (200 MB):
+# Here are the times of an H200 and its host. Each operation doubles 50,000,000 numbers
+# (200 MB):
 #
 # | | |
 # |---|---|
@@ -146,7 +148,7 @@ chapter.answer("ms that a T4 needs at least", 1e3 * 2 * 4 * 50e6 / 320e9)
 # | copy to the device, 268 MB | [38.6 ms] |
 # | copy back, 268 MB | [26.7 ms] |
 #
-# *Predict before you run*: from how many operations on is this H200 worth the trip,
+# *Predict before you run*: from how many operations on does the trip to this H200 pay,
 # compared with NumPy? The copies of 200 MB take `200 / 268` of the times above.
 
 # %%
@@ -161,27 +163,27 @@ chapter.answer("operations for an H200", int(copies // (37.2 - 0.423)) + 1)
 chapter.score()
 
 # %% [markdown]
-# For one multiplication the trip costs more than the H200 saves. Two multiplications
-# pay. Compared with PyTorch on 16 threads an operation saves less, so the trip pays
-# only from `48.7 / 7.1 = 6.8`, that is, from 7 operations on. In training the
-# parameters stay on the device, and each batch stays there through all layers.
-# Therefore bring data to a device once, and leave it there.
+# The trip costs more than one multiplication saves, and less than two save. Compared
+# with PyTorch on 16 threads, an operation saves less. The trip then pays from
+# `48.7 / 7.1 = 6.8`, that is, from 7 operations on. Therefore bring data to a device
+# once, and leave it there. In training the parameters stay on the device, and each
+# batch stays there through all layers.
 #
 # ## Copies that do not wait
 #
 # A GPU can fetch data by itself only from *pinned* memory, which the operating system
-# promises not to move. A copy from ordinary memory, as above, first goes through a
-# pinned buffer. A copy from pinned memory can also be *asynchronous*: it runs while the
-# GPU computes on the previous batch (exercise 5). In PyTorch these are `DataLoader(...,
-# pin_memory=True)` and `x.to(device, non_blocking=True)`. In MXNet the context is
-# `mx.cpu_pinned()`. A copy between two MXNet arrays is queued like any other operation,
-# whereas `np.array` waits until it has copied a NumPy array.
+# does not move. A copy from ordinary memory first goes through a pinned buffer. A copy
+# from pinned memory can also be *asynchronous*: it runs while the GPU computes on the
+# previous batch (exercise 5). In PyTorch we write `DataLoader(..., pin_memory=True)`
+# and `x.to(device, non_blocking=True)`. In MXNet arrays on the context
+# `mx.cpu_pinned()` are pinned. MXNet queues a copy between two of its arrays like any
+# other operation. In contrast, `np.array` waits until it has copied a NumPy array.
 #
 # ## Summary
 #
-# > **Takeaway.** k operations on n numbers are worth a trip to a device if
+# > **Takeaway.** A trip to a device pays for k operations if
 # > `k * (host - device) > copy there + copy back`. An element-wise operation takes at
-# > least `bytes / bandwidth`, if the numbers are not in a cache.
+# > least `bytes / bandwidth`, unless the numbers are in a cache.
 #
 # ## Exercises
 #
@@ -190,21 +192,22 @@ chapter.score()
 #    a fixed cost, such as the time of a call.)*
 # 2. Profile Python, as the notes do with IPython's `%prun -s cumulative`: run
 #    `cProfile.runctx("trip(device, n)", globals(), {"n": 5_000_000},
-#    sort="cumulative")`. Which calls take long, and why not `__mul__`, the product?
-#    *(`wait_to_read`, `asnumpy` and the copy of `np.array`, because they wait.
-#    `__mul__` returns as soon as the product is queued, and a profiler of Python sees
-#    only Python. MXNet's own profiler shows the operators, see Chapter 6.)*
+#    sort="cumulative")`. Which calls take long? Why is `__mul__`, the product, not
+#    among them? *(`wait_to_read`, `asnumpy` and the copy in `np.array`, because they
+#    wait. `__mul__` returns as soon as the product is queued. MXNet's own profiler
+#    shows the operators, see Chapter 6.)*
 # 3. *On paper.* An operation takes 8 ms on the host and 0.5 ms on the device, and each
-#    of the two copies 5 ms. From how many operations in a row is the device worth it?
-#    *(`10 / (8 - 0.5) = 1.3`: from two operations on.)*
-# 4. *On paper.* A network's 129,068 parameters cross a link of `16 GB/s`, and each
-#    transfer costs 10 us besides. How long do they take as one array, and how long as
-#    eight? *(`129068 * 4 / 16e9 = 32 us`. So `32 + 10` us, and `32 + 80`: small arrays
-#    are sent together.)*
+#    of the two copies 5 ms. From how many operations in a row on does the trip pay?
+#    *(`10 / (8 - 0.5) = 1.3`, so from two operations on.)*
+# 4. *On paper.* A network's 129,068 parameters cross a link of 16 GB/s, and each
+#    transfer has a fixed cost of 10 us. How long do they take as one array, and how
+#    long as eight arrays? *(The bytes need `129068 * 4 / 16e9 = 32 us`. One array takes
+#    `32 + 10 = 42 us`, and eight arrays take `32 + 80 = 112 us`. Small arrays are
+#    therefore sent together.)*
 # 5. *On paper.* A step takes 3 ms on a GPU, and copying its batch takes 1 ms. How long
-#    do 1,000 steps take if each copy is waited for, and if the copies overlap with the
-#    steps? *(`1,000 * (3 + 1) = 4,000 ms`, and `1 + 1,000 * 3 = 3,001 ms`: only the
-#    first copy is not hidden.)*
+#    do 1,000 steps take if each step waits for its copy? How long do they take if
+#    copies and steps overlap? *(`1,000 * (3 + 1) = 4,000 ms`, and
+#    `1 + 1,000 * 3 = 3,001 ms`, because only the first copy is not hidden.)*
 #
 # ## Sources
 #

@@ -18,7 +18,7 @@
 # which are faces of 24 x 24 pixels, for **4,000 epochs**. In this chapter we write the
 # notebook's two updates for several devices, find out which layers break the equality
 # of N devices and one, and choose measures that show whether faces get better. Then we
-# compare the notebook's recipe with the one that has drawn the faces above.
+# compare the notebook's recipe with the recipe that has drawn the faces above.
 #
 # Run this chapter as a notebook, or `python chapters/gan.py --num-devices 1,2`.
 #
@@ -212,8 +212,8 @@ chapter.answer("loss of an untrained D", d_loss / 400)
 # %% [markdown]
 # If all scores were 0, each sigmoid would be 1/2 and the loss `log 2`. The scores of an
 # untrained network are close to 0, so the loss is close to `log 2`. The gradients of
-# the discriminator are divided by 400, since each device has 100 real faces and 100
-# fakes; those of the generator are divided by 200.
+# the discriminator are divided by 400, because each device has 100 real faces and 100
+# fakes. The gradients of the generator are divided by 200.
 #
 # The cell also takes the same step with the package and compares all parameters. One
 # step of Adam moves them by about 1e-4, and they differ by at most about 2e-6. The
@@ -228,7 +228,7 @@ chapter.answer("loss of an untrained D", d_loss / 400)
 # batch. So this layer breaks the rule that N devices compute what one computes.
 #
 # Two devices draw 100 faces each, with pixels in [0, 1]. By how much do these pixels
-# differ at most from those of one device that draws all 200?
+# differ at most from the pixels of one device that draws all 200?
 
 # %%
 start = gan.start(seed=0)
@@ -321,12 +321,12 @@ assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 # The distance separates drawn faces from the rest. However, it ranks noise nearer than
 # the mean face, which our eyes would not. Two things in the formula suggest it. The
 # noise varies from picture to picture, so its covariance is not 0, while the mean faces
-# are almost equal. And the features are not linear, so those of the mean face are not
-# the mean of the features of faces. A small distance alone therefore does not prove
-# that a generator draws faces. We read it together with the coverage, which is below
-# 0.05 for each of these three sets.
+# are almost equal. And the features are not linear, so the features of the mean face
+# are not the mean of the features of faces. A small distance alone therefore does not
+# prove that a generator draws faces. We read it together with the coverage, which is
+# below 0.05 for each of these three sets.
 #
-# The density of the mean face is higher here than that of drawn faces, so it does not
+# The density is higher here for the mean face than for drawn faces, so it does not
 # measure quality. Still, it is useful beside the coverage. A high density with a low
 # coverage is a sign of *mode collapse*: typical faces, but few different ones.
 #
@@ -342,7 +342,7 @@ assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 # In spectral normalisation the weights W of each layer of D, reshaped to a matrix, are
 # divided by their largest singular value. This bounds how steep D can become. For a
 # convolution the bound is not 1, because the norm of the convolution can be larger than
-# that of the reshaped matrix (exercise 4).
+# the norm of the reshaped matrix (exercise 4).
 #
 # Why no momentum? With `beta1 = 0.9` Adam's direction is a mean over about the last ten
 # gradients. In a GAN these gradients were computed against older versions of the
@@ -552,23 +552,23 @@ chapter.show(figure, "gan-ablation")
 
 # %% [markdown]
 # Each of the wide networks with spectral normalisation on one GPU is ahead of the
-# notebook's recipe. One could have suspected it from the
-# settings. Adam moves a parameter by about the learning rate per step, or less, however
-# many faces the gradient is a mean of. With `1e-4` a parameter therefore gets about
+# notebook's recipe. One could have suspected it from the settings. Adam moves a
+# parameter by about the learning rate per step, or less, however many faces the
+# gradient is a mean of. With `1e-4` a parameter therefore gets about
 # `3,000 * 1e-4 = 0.3` far at most.
 #
 # *Spectral normalisation or none* is the only difference between two of the recipes, so
-# their rows form an ablation. The picture on the first screen shows the three trainings
-# of each that ran side by side. After at most 10,000 steps the two ranges below the
-# table do not overlap. The numbers after "largest falls" show how far the coverage of
-# each training has dropped between two judgements. After such a fall a single step is a
-# matter of luck; the figure shows when it happened and whether the training recovered.
-# (Trainings that ran side by side on one GPU tell nothing about seconds.)
+# their rows form an ablation. The picture on the first screen shows three trainings of
+# each recipe, which ran side by side. After at most 10,000 steps the two ranges below
+# the table do not overlap. The numbers after "largest falls" show how far the coverage
+# of each training has dropped between two judgements. After such a fall a single step
+# is a matter of luck. The figure shows when it happened and whether the training
+# recovered. (Trainings that ran side by side on one GPU tell nothing about seconds.)
 #
 # A row has the least and the largest value of its trainings. With both recipes, seed 0
-# was trained twice on one GPU, with different results. The commits of the two differ,
-# and the order in which a GPU adds numbers is not fixed; the records do not show which
-# of the two is the reason. Therefore the same seed is not the same training.
+# was trained twice on one GPU, with different results. Their commits differ, and the
+# order in which a GPU adds numbers is not fixed. The records do not show which of these
+# is the reason. Therefore the same seed is not the same training.
 #
 # *The notebook's recipe* differs from the wide one in all the respects listed above, so
 # its row does not show which of them is responsible. Its record has all 4,000 steps of
@@ -576,8 +576,8 @@ chapter.show(figure, "gan-ablation")
 # end.
 #
 # *BatchNorm in G with the mean of each GPU's own 32 faces or of all 64* is compared by
-# the rows for two GPUs, at 3,000 steps and with one training each. A difference that is
-# as large as the one between two trainings of the same recipe would mean nothing.
+# the rows for two GPUs, at 3,000 steps and with one training each. A difference means
+# nothing if two trainings of the same recipe differ by the same amount.
 #
 # ## What two GPUs cost
 #
@@ -603,7 +603,11 @@ print(f"on two GPUs a step with synchronised BatchNorm takes {sync:.1f} times as
 # eight noises. Ctrl-C leaves a checkpoint, and `--resume last` continues from it. The
 # presets differ in networks and steps: `quick` draws heads with hair, `book` faces,
 # both on two cores; `sharp` and `as-published`, the notebook's recipe, are meant for
-# GPUs.
+# GPUs. The notebook's recipe trained to its end looks like this
+# ([film and numbers](../figures/gan.md#the-published-recipe)):
+#
+# ![The published recipe on one GPU: eight noises during 4,000 steps, and 25 faces at
+# the end, which are heads with hair in wrong colours](../figures/gan/published.png)
 
 # %%
 if __name__ == "__main__":
@@ -639,9 +643,9 @@ if __name__ == "__main__":
 #    gradients are multiplied by 2. Adam divides by the root of their mean square, so
 #    the factor cancels except for epsilon. With SGD each step would be twice as long.)*
 # 3. *On paper.* D ends in a score s. What is its loss for a real face if s = 0, and if
-#    s = -120? What does a sigmoid followed by a logarithm give in float32? *(`log 2 =
-#    0.69`, and 120. The sigmoid of -120 is 0 in float32, and its logarithm minus
-#    infinity.)*
+#    s = -120? What does a sigmoid followed by a logarithm give in float32?
+#    *(`log 2 = 0.69`, and 120. The sigmoid of -120 is 0 in float32, and its logarithm
+#    minus infinity.)*
 # 4. *On paper.* Each layer of D is divided by its largest singular value. How much can
 #    the score of D change if an input moves by d? *(By d times the product of the
 #    layers' norms. For dense layers this is at most d, since ReLU does not stretch. A

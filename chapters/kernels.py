@@ -13,8 +13,8 @@
 # *kernel* is a function that each of a GPU's threads runs on its own element. On a GPU
 # the arithmetic of the other chapters runs as such kernels, too. In this chapter you
 # write your own in CUDA C, see how a kernel finds its element, and find out what limits
-# its speed. The same source also runs on CPU contexts, compiled by the system's C++
-# compiler (or by that of `pip install -e '.[kernels]'`), so you need no GPU.
+# its speed. The same source also runs on CPU contexts, compiled by a C++ compiler of
+# the system (or of `pip install -e '.[kernels]'`), so you need no GPU.
 #
 # Run this chapter as a notebook, or as `python chapters/kernels.py`.
 
@@ -59,11 +59,11 @@ assert (y.asnumpy() == numpy.arange(10) + 1).all()
 # %% [markdown]
 # With the arguments swapped, the kernel treats your y as its input and your x as its
 # output. So y stays zero, and x is overwritten with 0 + 1. A kernel receives addresses
-# by position; it never sees variable names. `"const int *x, int *y"` would have told
-# the reader which array is only read, and the compiler would refuse a kernel that
-# writes to it. The swapped call would still run.
+# by position, and no names of variables. `"const int *x, int *y"` would have told the
+# reader which array is only read, and the compiler would refuse a kernel that writes to
+# it. The swapped call would still run.
 #
-# `ElementwiseKernel` has generated this kernel from the one line:
+# `ElementwiseKernel` has generated this kernel from a single line:
 
 # %%
 print(plus_one.source)
@@ -71,7 +71,7 @@ print(plus_one.source)
 # %% [markdown]
 # ## A grid of blocks of threads
 #
-# The post's second kernel adds two arrays of 2 x 5; we reproduce it verbatim. A GPU
+# The post's second kernel adds two arrays of 2 x 5. We reproduce it verbatim. A GPU
 # starts a *grid* of *blocks* of *threads*. Each thread knows its place and computes
 # which element it is responsible for:
 #
@@ -152,7 +152,7 @@ chapter.answer("idle threads", idle)
 # `if`.
 #
 # To see which thread computes which element, we store each thread's block index in the
-# output instead of a sum. In CUDA C a kernel has no return value; it writes where its
+# output instead of a sum. In CUDA C a kernel has no return value. It writes where its
 # arguments point.
 
 # %%
@@ -205,11 +205,12 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
 # %% [markdown]
 # ## A fused update
 #
-# MXNet's `p -= lr / n * grad` is two operations. The first reads the gradient and
-# writes the product to memory; the second reads the product and p, and writes p.
-# Together they move five arrays. If we join both operations in one kernel, which is
-# called *fusing* them, the product never reaches memory, and only three arrays move. We
-# write this kernel and use it instead of `sgd` in the training of Chapter 1:
+# MXNet's `p -= lr / n * grad` consists of two operations. The first operation reads the
+# gradient and writes the product to memory. The second operation reads the product and
+# p, and writes p. Together they move five arrays. If we join both operations in one
+# kernel, which is called *fusing* them, the product never reaches memory, and only
+# three arrays move. We write this kernel and use it instead of `sgd` in the training of
+# Chapter 1:
 
 # %%
 step_of_sgd = ElementwiseKernel(
@@ -236,7 +237,7 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # ## How fast is it?
 #
 # A kernel that does little arithmetic needs at least the time in which memory moves its
-# bytes. However, each launch also has a fixed cost, here that of Python's call and of
+# bytes. However, each launch also has a fixed cost, here for Python's call and for
 # waiting for the device. Our model is therefore `time = a + b * bytes`. We fit both
 # numbers for y = 2 x, from one small and one large array, and predict a third size.
 #
@@ -304,13 +305,13 @@ print("accepted:", *(accepted or ["neither"]))
 # Where neither is accepted, the bytes do not explain the times of these two kernels,
 # and we must not use write-allocate to explain other times of the same machine.
 #
-# One machine's numbers say little about another one. Here are records of one core of an
-# AMD EPYC and of an H100, with arrays of 50,000,000 numbers, 200 MB, which are larger
-# than the usual caches. All rows process the same amount of data, on the core with one
-# thread. A plain loop in C shows what this thread can reach, and NumPy beside the H100
-# runs on its host. The bytes are those of the kernel: y = 2 x reads one array and
-# writes one; the update reads two and writes one. The last line counts the five arrays
-# of MXNet's update.
+# One machine's numbers say little about other machines. Here are records of one core of
+# an AMD EPYC and of an H100, with arrays of 50,000,000 numbers, 200 MB, which are
+# larger than the usual caches. All rows process the same amount of data, on the core
+# with one thread. A plain loop in C shows what this thread can reach, and NumPy beside
+# the H100 runs on its host. The bytes are counted for the kernel: y = 2 x reads one
+# array and writes one array. The update reads two arrays and writes one. The last line
+# counts the five arrays of MXNet's update.
 #
 # *Predict before you run*: on the recorded core, how many times as long as the kernel
 # do MXNet's two operators take for the update?
@@ -353,10 +354,10 @@ chapter.score()
 # tests a candidate for the rest: MXNet puts the product `lr / n * grad` into *new
 # memory* (rule 5 of Chapter 4).
 #
-# With write-allocate y = 2 x moves three arrays instead of two, as many as the update,
-# which reads p anyway before it writes it. The printed ratio of the two kernels, 1 if
-# only arrays count, agrees with this. The experiment in place, however, is the direct
-# test, so trust it more.
+# With write-allocate y = 2 x moves three arrays instead of two. The update also moves
+# three arrays, because it reads p anyway before it writes it. The printed ratio of the
+# two kernels, 1 if only arrays count, agrees with this. The experiment in place,
+# however, is the direct test, so trust it more.
 #
 # On the H100 the ranges of the kernels and of MXNet's operators overlap, although MXNet
 # moves five arrays for the update. The printed rates of the kernels are far below the
@@ -367,7 +368,7 @@ chapter.score()
 #
 # What does limit them, the launch or the rate at which a kernel requests its bytes? The
 # record has two sizes, 400 MB and 600 MB, and the model fits both numbers. The fitted
-# launch is not above a tenth of the time; a negative one means that the update has a
+# launch is not above a tenth of the time; a negative launch means that the update has a
 # higher rate than y = 2 x. So the rate is the limit, with the reservation that these
 # are two different kernels. Our kernels give each thread one element only. Exercise 6
 # shows whether this sets the rate.
@@ -430,14 +431,14 @@ assert abs(total.item() - exact) < 1e-5 * exact
 #    time for 129,068 parameters at 4.8 TB/s? *(`3 * 4 * 129,068 / 4.8e12 = 0.32 us`.
 #    Compare it with the launch that the model has printed: for LeNet the number of
 #    launches counts.)*
-# 3. New memory: time `p -= step * grad` and, in alternation, `np.multiply(grad, step,
-#    out=product)` followed by `p -= product`, for 10,000,000 numbers. *(Both move five
-#    arrays. What the second saves is the cost of the new array; what remains above
-#    `5 / 3` of the fused kernel has another cause.)*
-# 4. Columns first: in the same kernel, write `int ij = ny * x + y`. Then write `ny * y
-#    + x`. *(With the first the sum is still right: each element has exactly one thread,
-#    though a different one. With the second, three of the ten elements of 2 x 5 stay
-#    zero, because `2 * y + x` takes only the values 0 to 6.)*
+# 3. New memory: time `p -= step * grad` and, in alternation,
+#    `np.multiply(grad, step, out=product)` followed by `p -= product`, for 10,000,000
+#    numbers. *(Both move five arrays. The second version saves the cost of the new
+#    array. The time that remains above `5 / 3` of the fused kernel has another cause.)*
+# 4. Columns first: in the same kernel, write `int ij = ny * x + y`. Then write
+#    `ny * y + x`. *(With the first the sum is still right: each element has exactly one
+#    thread, though a different one. With the second, three of the ten elements of 2 x 5
+#    stay zero, because `2 * y + x` takes only the values 0 to 6.)*
 # 5. Momentum in one kernel: write `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`,
 #    and compare it with NumPy in float32. *(On a CPU context the results are equal to
 #    the bit, because the package asks the compiler not to fuse a product and a sum.)*

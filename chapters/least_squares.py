@@ -76,8 +76,8 @@ def error(x) -> float:
 # %% [markdown]
 # ## Gradient descent
 #
-# In every step each device computes the gradient of its rows, without the factor 2,
-# and an all-reduce sums these gradients, 50 numbers.
+# In every step each device computes the gradient of its rows, without the factor 2, and
+# an all-reduce sums these gradients, 50 numbers.
 #
 # How many steps do we need? The *condition* of A is the ratio of its largest to its
 # smallest singular value, and `largest` is the largest eigenvalue of A^T A. With the
@@ -125,8 +125,8 @@ chapter.answer("steps of gradient descent", same.history[-1].iteration)
 
 # %% [markdown]
 # The replicas agree bit for bit because they receive the same sum. One device and two
-# differ by rounding only. The package estimates `largest` by power iteration; since the
-# estimate may be too small, it takes the step size `0.95 / estimate`.
+# differ by rounding only. The package estimates `largest` by power iteration. The
+# estimate may be too small, so it takes the step size `0.95 / estimate`.
 #
 # ## Conjugate gradients
 #
@@ -135,9 +135,9 @@ chapter.answer("steps of gradient descent", same.history[-1].iteration)
 # and directions from the gradients of the previous steps. Device k sends A_k^T A_k p
 # and ||A_k p||^2 together, in one all-reduce of n + 1 numbers.
 #
-# T steps multiply the distance ||A (x - best)|| by at most `2 * ((condition -
-# 1) / (condition + 1))^T`. The number of steps is bounded by a multiple of the
-# condition, whereas gradient descent needs a multiple of its square.
+# T steps multiply the distance ||A (x - best)|| by at most
+# `2 * ((condition - 1) / (condition + 1))^T`. The number of steps is bounded by a
+# multiple of the condition, whereas gradient descent needs a multiple of its square.
 #
 # *Predict before you run*: how many steps does CGLS need for the gradient to shrink to
 # 1e-10?
@@ -183,7 +183,7 @@ chapter.answer("steps of CGLS", steps)
 
 # %% [markdown]
 # How could one have known that the first bound is far too large? All numbers of A are
-# positive, so one singular value is much larger than the others. CGLS needs one step to
+# positive, so one singular value is much larger than the rest. CGLS needs one step to
 # remove the part of the error along such an outlier. For the other steps only the other
 # singular values count, and the last line of the output is their bound. For gradient
 # descent the outlier is expensive, because it sets the step size.
@@ -192,8 +192,8 @@ chapter.answer("steps of CGLS", steps)
 #
 # At the minimum the gradient is zero: A^T A x = A^T b. Device k computes its *Gram
 # matrix* A_k^T A_k, and the sum of these matrices is the Gram matrix of all rows. So
-# n^2 + n numbers are all-reduced once, here in two calls. The Cholesky factorisation
-# G = L L^T then turns the equations into two triangular systems.
+# n^2 + n numbers are all-reduced once, here in two calls. The Cholesky factorisation G
+# = L L^T then turns the equations into two triangular systems.
 
 
 # %%
@@ -288,7 +288,7 @@ def cgls_on_host(A, b, num_steps, from_residual):
 
 # %% [markdown]
 # We make two columns of A almost equal, set b to A times a known x, and print by how
-# much each method misses this x. Rows with "d2lpar" are those of the package.
+# much each method misses this x. Rows with "d2lpar" are the package's methods.
 #
 # *Predict before you run*: how many digits of x does the package's `normal` find at a
 # condition of 2e6?
@@ -323,11 +323,11 @@ assert off["CGLS from the residual"][2] < 1e-3 * off["CGLS, 60 steps"][2]
 # %% [markdown]
 # Above a condition of 100 the package's `normal` takes one step of *iterative
 # refinement*: it computes the residual from A, solves the same triangular systems for a
-# correction, and adds it. The correction has a relative error of about `condition^2 *
-# 1e-16`. As long as this is far below 1, one step restores the digits. At 2e7 it does
-# not restore all of them, and the package warns; from about 3e7 on it refuses and names
-# `tsqr`. Its `cgls` does not trust a small gradient: it continues while its steps lower
-# the residual, and then starts again from the true gradient.
+# correction, and adds it. The correction has a relative error of about
+# `condition^2 * 1e-16`. As long as this is far below 1, one step restores the digits.
+# At 2e7 it does not restore all of them, and the package warns. From about 3e7 on it
+# refuses, and names `tsqr`. Its `cgls` does not trust a small gradient: it continues
+# while its steps lower the residual, and then starts again from the true gradient.
 #
 # (If no x fits b, the solution itself is so sensitive that every method loses up to
 # twice the digits of the condition.)
@@ -444,7 +444,7 @@ assert together[0] > in_turn[0] and optimum < together[1] < in_turn[1]
 # Neither variant reaches LAPACK's residual, and 40 epochs differ from five by less than
 # a tenth of the distance to it.
 #
-# The numbers are those of `solve`, which takes the same steps
+# The numbers come from `solve`, which takes the same steps
 # (`d2lpar/least_squares/averaging.py`), as the first epoch confirms.
 #
 # ## Why the average misses
@@ -494,8 +494,8 @@ chapter.show(figure, "local-steps")
 #
 # Averaging can be repaired. In consensus ADMM [4] each device minimises one half of its
 # own ||A_k x - b_k||^2 plus a penalty (rho / 2) ||x - z + u_k||^2 for leaving the
-# consensus z; u_k accumulates the deviations. It sends one vector per round, too, but
-# converges to the optimum for any positive rho.
+# consensus z. Here u_k accumulates the deviations. It sends one vector per round, too,
+# but converges to the optimum for any positive rho.
 
 
 # %%
@@ -550,10 +550,11 @@ print("x_hat after x -= 1:", x_hat)
 # numbers below the length of the *first* half, so the last row of an odd number is
 # never used. **Third**, a "GPU" is one turn of a NumPy loop: the printed 20.45 s [1]
 # are the time of a CPU. **Fourth**, the script calls `check`, which appends the error
-# of the average, *before* it prints the last two entries as the errors of GPU 1 and
-# GPU 2. The second printed error, 28.81, is therefore the average's, and the 28.75 of
-# "GPU 1" (122.82 in a second run) is that of GPU 2. **Fifth**, the "rms between x and
-# theta", 0.387 (0.954), is a norm, which is not divided by the number of elements.
+# of the average, *before* it prints the last two entries as the errors of both GPUs.
+# The second printed error, 28.81, is therefore the error of the average, and the 28.75
+# of "GPU 1" (122.82 in a second run) belongs to the second "GPU". **Fifth**, the "rms
+# between x and theta", 0.387 (0.954), is a norm, which is not divided by the number of
+# elements.
 #
 # Does the mended method give a smaller error? Our record has both at the published
 # sizes, with one random A and b each:
@@ -602,7 +603,7 @@ for seed in range(3):
     assert ends["mended, 1000"] < ends["published"] < ends["mended, 500"]
 
 # %% [markdown]
-# With 750 steps the two differ by less than 1 %. The fault is worth 1.5 times the steps
+# With 750 steps they differ by less than 1 %. The fault is worth 1.5 times the steps
 # per epoch, and it removed the parallelism.
 #
 # The larger problem raises another question. The notes call it "100 times larger,
@@ -644,15 +645,15 @@ print(f"    our record {small:.2f} s and {large:.2f} s, {large / small:.1f} time
 
 # %% [markdown]
 # The m squares of the deviations of b from 1/2 add up to m / 12, with a standard
-# deviation of sqrt(m / 180). That of their root is therefore about `sqrt(m / 180) / (2
-# * sqrt(m / 12)) = 0.13`, for any m. The printed 90.83 lies within this distance of the
-# expectation for 1,000 columns, and far from that for 10,000. So the second problem had
-# ten times as many numbers as the first, not a hundred times.
+# deviation of sqrt(m / 180). That of their root is therefore about
+# `sqrt(m / 180) / (2 * sqrt(m / 12)) = 0.13`, for any m. The printed 90.83 lies within
+# this distance of the expectation for 1,000 columns, and far from that for 10,000. So
+# the second problem had ten times as many numbers as the first, not a hundred times.
 #
 # Their times agree. An epoch works on 1,000 drawn rows, so with the same columns 20
 # epochs take half as long as 40: the notes print 10.86 s and 20.45 s. The arithmetic of
 # `lstsq` is proportional to m n^2. Ten times the rows need ten times the arithmetic,
-# and ten times the columns as well 1,000 times; compare with the last line.
+# and ten times the columns as well need 1,000 times. Compare with the last line.
 #
 # ## Where does the time go?
 #
@@ -670,7 +671,7 @@ print(f"waiting for the devices: {100 * share:.0f} % of the epoch")
 
 # %% [markdown]
 # The `2 * 500 * 2 = 2,000` calls of `dot` only enqueue work. Python waits for the
-# devices in `asnumpy`; a small share means that issuing the calls sets the pace.
+# devices in `asnumpy`. A small share means that issuing the calls determines the time.
 #
 # Finally, we run all methods on your machine, on 4,000 x 400, or with `--preset book`
 # on 10,000 x 1,000. Gradient descent stops after 500 steps, far from the optimum. One
@@ -690,7 +691,7 @@ if __name__ == "__main__":
 # > equations with one step of refinement.
 #
 # With summed gradients N devices compute what one device computes, up to rounding. With
-# averaged answers they do not, unless they average after every step; ADMM repairs this.
+# averaged answers they do not, unless they average after every step. ADMM repairs this.
 #
 # ## Exercises
 #

@@ -9,11 +9,11 @@
 # memory holds a few blocks, and each pass reads the whole file.
 #
 # We leave A on disk and stream it through memory in blocks. While the devices process
-# one block, the next is being read; what is all-reduced is as small as in Chapter 8. Of
-# A itself, memory holds only a few blocks, however many rows there are. (b, with one
-# number per row, stays in memory.) A published set of lecture notes [1] meant to solve
-# a problem of **100,000 x 10,000** numbers, 8 GB in float64. At the end of this chapter
-# we see what it takes.
+# one block, the next block is being read. The arrays that are all-reduced are as small
+# as in Chapter 8. Memory holds only a few blocks of A, for any number of rows. (b, with
+# one number per row, stays in memory.) A published set of lecture notes [1] meant to
+# solve a problem of **100,000 x 10,000** numbers, 8 GB in float64. At the end of this
+# chapter we see what it takes.
 #
 # Run this chapter as a notebook, or as `python chapters/least_squares_large.py`.
 
@@ -52,7 +52,7 @@ print(f"at once: {at_once.residual_norm:.9f}")
 # ## Blocks
 #
 # Device k owns a range of consecutive rows and reads them `block_rows` at a time. A
-# product with A and the one with its transpose both need only one block in memory.
+# product with A and a product with its transpose both need only one block in memory.
 #
 # Pages that a `numpy.memmap` has touched stay in the process's resident memory until
 # the kernel of the operating system reclaims them, which would spoil our measurement. A
@@ -132,8 +132,9 @@ chapter.answer("times that the file is read", passes)
 # CGLS reads the file once per step, and once before the first step. The size of the
 # blocks changes neither the number of passes nor the result, as the output shows. There
 # are fewer steps than for the A of Chapter 8, which has 20 rows per column. This A has
-# 100. For random numbers the singular values, except for the largest, lie the closer
-# together the more rows there are per column, and CGLS needs fewer steps if they do.
+# 100 rows per column. For random numbers the singular values, except for the largest,
+# lie closer together if there are more rows per column, and CGLS then needs fewer
+# steps.
 #
 # The package does the same. In addition, a thread reads the next blocks while the
 # devices work on the present ones (`d2lpar/least_squares/rows.py`). `resident_bytes=0`
@@ -276,9 +277,9 @@ if "dask_one_product" in times:
 # Now look at Dask. Both products need every chunk. A scheduler that runs the two tasks
 # of a chunk one after the other can drop the chunk. A scheduler that first runs all
 # tasks of one product keeps every chunk for the other product, rather than read it
-# twice, and the memory grows with the rows, as that of `dask_kept` must. The output
-# shows what this version of Dask does in `dask_two_products`. `dask_one_product`
-# removes the cause: it uses each chunk for one product only.
+# twice, and the memory grows with the rows, as it must in `dask_kept`. The output shows
+# what this version of Dask does in `dask_two_products`. `dask_one_product` removes the
+# cause: it uses each chunk for one product only.
 #
 # Only `d2lpar_normal` and Dask's ways read the file once and compute one Gram matrix;
 # CGLS reads the file once per step. The last line compares single solves, so we call a
@@ -286,9 +287,9 @@ if "dask_one_product" in times:
 #
 # ## Which method?
 #
-# The memory of blocks does not grow with the rows, but that of some methods grows with
-# n^2. Let us count the n x n matrices that a method holds at its peak, for n = 1,000
-# and blocks of a quarter of such a matrix.
+# The memory of blocks does not grow with the rows. However, some methods need memory
+# that grows with n^2. Let us count the n x n matrices that a method holds at its peak,
+# for n = 1,000 and blocks of a quarter of such a matrix.
 
 
 # %%
@@ -321,10 +322,10 @@ del problems
 # there: a difference of 5, for example, means 4 GB. Smaller blocks do not reduce them,
 # but they do reduce the memory of CGLS.
 #
-# The time differs, too. `normal` and `tsqr` read the file once but do at least `n / 4 =
-# 2,500` times the arithmetic of a CGLS pass; CGLS reads the file once per step. CGLS is
-# therefore the method for many columns and little memory, and `normal` for few columns
-# and a slow disk.
+# The time differs, too. `normal` and `tsqr` read the file once but do at least
+# `n / 4 = 2,500` times the arithmetic of a CGLS pass; CGLS reads the file once per
+# step. CGLS is therefore the method for many columns and little memory, and `normal`
+# for few columns and a slow disk.
 #
 # ## Measured
 #
@@ -383,10 +384,10 @@ chapter.score()
 # > x n matrices, which the cell above counts. Neither holds A.
 #
 # Of a matrix in a file, only a few blocks have to be in memory at a time. The sums and
-# the traffic do not grow with the rows. A method that passes over the rows many
-# times reads the file many times, and one that passes once needs n x n numbers. Memory
-# can also grow with the rows where a scheduler keeps a chunk for a later task. Measure
-# the peak, in a new process.
+# the traffic do not grow with the rows. A method that passes over the rows many times
+# reads the file many times, and one that passes once needs n x n numbers. Memory can
+# also grow with the rows where a scheduler keeps a chunk for a later task. Measure the
+# peak, in a new process.
 #
 # ## Exercises
 #
@@ -396,16 +397,16 @@ chapter.score()
 # 2. *On paper.* Two devices, blocks of 2,500 rows of 10,000 numbers, one being read
 #    while one is used. How much memory is that? *(`2 * 2 * 2500 * 10_000 * 8 = 800e6`
 #    bytes.)*
-# 3. Check the notes' second run: solve `datasets.uniform_file(100_000, 1_000)` (a
-#    file of `8 * 100_000 * 1_000` bytes in TMPDIR) with `method="normal"` and
-#    `resident_bytes=0`. *(The notes print 90.83, and the formula of Chapter 8
-#    expects 90.87. With other random numbers the result varies by about 0.13.)*
+# 3. Check the notes' second run: solve `datasets.uniform_file(100_000, 1_000)` (a file
+#    of `8 * 100_000 * 1_000` bytes in TMPDIR) with `method="normal"` and
+#    `resident_bytes=0`. *(The notes print 90.83, and the formula of Chapter 8 expects
+#    90.87. With other random numbers the result varies by about 0.13.)*
 # 4. Normal equations in blocks: change `products` to sum `block.T @ block` and
 #    `block.T @ b`, and solve once. *(The same x after a single pass, with one
 #    all-reduce of `n^2 + n` numbers in place of one of `n + 1` per pass.)*
 # 5. Read twice rather than keep: give `dask_two_products` two calls of `compute()`, one
 #    per product. *(The file is read twice. Each call uses a chunk for one product, so
-#    no chunk has to wait for another one, and the memory need not grow.)*
+#    no chunk has to wait, and the memory need not grow.)*
 # 6. A page cache is not a disk. Time a pass over the file. Then ask the system to
 #    forget the file, and time a pass again: `os.posix_fadvise(f.fileno(), 0, 0,
 #    os.POSIX_FADV_DONTNEED)` for the open file `f`, after `os.fsync(f.fileno())`. *(A

@@ -3,15 +3,15 @@
 #
 # What does a trained network lose if its numbers have 8 bits instead of 32? And what
 # does it gain? According to a published wiki page on GPUs [1], a T4 computes 8.1 TFLOPS
-# in float32 and **130 TOPS** in INT8, which is 16 times as many. BERT loses 6.43 % of
-# its score in INT8, and at most 0.67 % if its activations are clipped at 10.
+# in float32 and **130 TOPS** in INT8, a factor of 16. BERT loses 6.43 % of its score in
+# INT8, and at most 0.67 % if its activations are clipped at 10.
 #
 # ![Above, eight numbers between 0 and 1 on a line with eight codes, one number at each
 # code. Below, one number is 8, and the others share the codes 0 and
 # 1](../docs/drawings/outlier-steps.svg)
 #
-# **In one sentence.** INT8 leaves a tensor at most 255 steps, so one outlier takes the
-# resolution of all other numbers, and clipping or equalising returns some of it.
+# **In one sentence.** INT8 leaves a tensor at most 255 steps, so one outlier takes away
+# the resolution of all other numbers, which clipping or equalising partly restores.
 #
 # The drawing shows why clipping can help. In INT8 all numbers of a tensor share one
 # scale, so a single large number takes away the resolution of all others. In this
@@ -64,8 +64,8 @@ chapter.answer("257 in bfloat16", to_bfloat16([257.0])[0])
 # %% [markdown]
 # Together with the leading 1, which is not stored, there are 8 significant bits. From
 # 256 to 512 neighbouring numbers therefore differ by 2, and 257 becomes 256. In decimal
-# digits `8 * log10(2) = 2.4` are left: pi becomes 3.140625. The range is that of
-# float32, since the exponent has the same number of bits. float16, in contrast, has 5
+# digits `8 * log10(2) = 2.4` are left: pi becomes 3.140625. The range is the range of
+# float32, because the exponent has the same number of bits. In contrast, float16 has 5
 # bits of exponent and ends at 65,504.
 #
 # ## INT8: integers with one scale
@@ -73,8 +73,8 @@ chapter.answer("257 in bfloat16", to_bfloat16([257.0])[0])
 # INT8 has no exponent. All numbers of a tensor share one *step*, and each number is
 # rounded to a multiple of it. There are two types. With a sign the integers run from
 # -127 to 127, so the step is `largest / 127`. Tensors without negative entries, such as
-# the output of a ReLU, use the unsigned type from 0 to 255, with a step of `largest /
-# 255`.
+# the output of a ReLU, use the unsigned type from 0 to 255, with a step of
+# `largest / 255`.
 
 
 # %%
@@ -96,8 +96,8 @@ assert off <= step / 2 * 1.001
 # %% [markdown]
 # A product of integers is exact, and a sum of such products fits into 32 bits if it has
 # at most `2**31 / (255 * 127) = 66,311` terms. The two scale factors are applied once,
-# to the final sum. The wiki [1] quotes 8.1 TFLOPS for a T4 in float32, and 130 TOPS, 16
-# times as many, with quantised operations.
+# to the final sum. (The wiki [1] quotes 8.1 TFLOPS for a T4 in float32, and 130 TOPS
+# with quantised operations.)
 
 # %%
 h = np.random.uniform(size=(4, 128))
@@ -191,11 +191,12 @@ chapter.answer("of 1,000 images in another class", round(changed), exact=False)
 # %% [markdown]
 # Rounding changes a score by a small amount, so only images near a boundary between two
 # classes change their class. Some of them become right, others become wrong, and others
-# were wrong and remain so. If d images change their class independently of each other,
-# and on average as many become right as wrong, the number of right ones changes with a
-# standard deviation of at most `sqrt(d)`. We speak of a loss only if the difference is
-# above `2 * sqrt(d)`, which chance then rarely exceeds. Similar images may change
-# together, because they are rounded to the same steps; chance is then larger.
+# were wrong and remain so. Suppose that d images change their class independently of
+# each other, and that on average equal numbers become right and wrong. Then the number
+# of right images changes with a standard deviation of at most `sqrt(d)`. We speak of a
+# loss only if the difference is above `2 * sqrt(d)`, which chance then rarely exceeds.
+# Similar images may change together, because they are rounded to the same steps. The
+# effect of chance is then larger.
 #
 # ## MXNet's own quantization, and its speed
 #
@@ -228,10 +229,10 @@ for name, (test_acc, agreement) in by_hand.items():
         assert abs(agreement - rows[name].agreement) <= 0.05
 
 # %% [markdown]
-# The lines below the table name the reason for each row without numbers, and compare
-# MXNet with our version: the accuracies agree within 0.03. The speed depends on whether
-# the processor has instructions for the type. The rows are measured one after the
-# other, each in one process. Compare their speeds only if they differ by more than
+# The lines below the table name the reason for each row without numbers. They also
+# compare MXNet with our version. The accuracies agree within 0.03. The speed depends on
+# whether the processor has instructions for the type. The rows are measured one after
+# the other, each in one process. Compare their speeds only if they differ by more than
 # equal runs do, and if the order is the same when you run the cell again. The column
 # "bytes" shows that MXNet does not keep all weights in INT8: on CPUs its convolutions
 # keep theirs in float32 and round them when they first run.
@@ -277,7 +278,8 @@ def equalize(params):
 # %% [markdown]
 # How much resolution is left for the other channels? The input of the second
 # convolution follows a ReLU, so it has 255 steps. If the outlier exceeds the rest by a
-# factor of 128, the rest shares `255 / 128 = 2` of them. With a sign it would be one.
+# factor of 128, the rest shares `255 / 128 = 2` of them. With a sign it would be one
+# step.
 #
 # We try three remedies. We *clip* the limit of the outlier's tensor, use one scale *per
 # channel* for the weights, or *equalise*.
@@ -305,14 +307,14 @@ assert equalised[1] > max(*agreements.values(), per_channel[1])
 
 # %% [markdown]
 # A cut trades the error of one channel for the resolution of the nineteen others. The
-# channel that we have stretched, and now clip, is the one with the largest weight in
-# the next layer. A deep cut should therefore do more damage than the outlier: compare
-# the row "x 0.1" with the row "x 1".
+# channel that we have stretched, and now clip, has the largest weight in the next
+# layer. A deep cut should therefore do more damage than the outlier: compare the row "x
+# 0.1" with the row "x 1".
 #
 # Scales per channel remove the outlier from the *weights* of the first convolution,
 # where it is an output channel. They do not remove it from the *input* of the second
-# one, which is still a single tensor. Equalising removes it from both, at no cost when
-# the network runs, and agrees best.
+# convolution, which is still a single tensor. Equalising removes it from both, at no
+# cost when the network runs, and agrees best.
 #
 # The histogram shows what the shared step means for the other channels.
 
@@ -353,8 +355,7 @@ chapter.show(figure, "outlier")
 # read the record of a network that was trained and tested on all of Fashion-MNIST, with
 # 10,000 test images ([table](../figures/low_precision/book-1thread-results.txt)). For
 # each row we compare the loss with `2 * sqrt(d)`, where d images have changed their
-# class.
-# (BERT's losses above are in per cent of a score, ours in points of accuracy.)
+# class. (BERT's losses above are in per cent of a score, ours in points of accuracy.)
 #
 # *Predict before you run*: how many points of accuracy does calibrated INT8 ("naive")
 # lose on the network with the outlier?
@@ -384,10 +385,9 @@ chapter.score()
 # Without an outlier, and after equalising, calibrated INT8 with one scale per tensor
 # loses a few tenths of a point at most. This is small, but in two of these four rows it
 # is above `2 * sqrt(d)`, so it is unlikely to be chance alone. With one scale per
-# channel the loss is below it. With the outlier, "naive" loses more than ten
-# points, and the clipping of "entropy" saves about half of them. How could one have
-# known? Nineteen of twenty channels are
-# left with two steps.
+# channel the loss is below it. With the outlier, "naive" loses more than ten points,
+# and the clipping of "entropy" saves about half of them. How could one have known?
+# Nineteen of twenty channels are left with two steps.
 #
 # Without calibration the network with the outlier loses even more. A candidate for the
 # cause is the type: MXNet uses the signed one where it has no limits, so the other
@@ -413,12 +413,13 @@ for row in gpu.lines_of(PrecisionRecord):
 #
 # LeNet does not run in INT8 there. With one scale per channel, MXNet refuses it on any
 # GPU. With one scale per tensor, its convolution on GPUs requires that the numbers of
-# input channels and of filters be multiples of 4; the message names the first
-# condition, and the source of the operator (`quantized_conv.cc`) both. LeNet's images
-# have one channel, and its second convolution has 50 filters. Three more channels and
-# two more filters of zeros would satisfy the conditions without changing the function.
-# However, this network was not run on a GPU. We therefore do not know whether MXNet's
-# INT8 works there, nor how fast it is, and the wiki's factor of 16 remains untested.
+# input channels and of filters be multiples of 4. The message names the first
+# condition, and the source of the operator (`quantized_conv.cc`) names both conditions.
+# LeNet's images have one channel, and its second convolution has 50 filters. Three more
+# channels and two more filters of zeros would satisfy the conditions without changing
+# the function. However, this network was not run on a GPU. We therefore do not know
+# whether MXNet's INT8 works there, nor how fast it is, and the wiki's factor of 16
+# remains untested.
 #
 # ## All precisions, measured
 #
@@ -432,10 +433,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # First check that the machine was idle. The trained, the stretched and the equalised
 # network do the same work, so their three rows of "int8-naive" show how much the speed
-# of this machine varied during the run. A ratio of two precisions that is closer to 1
-# than the ratio of these rows says nothing. Two precisions differ in speed if the last
-# line says so, and in accuracy by the rule of `2 * sqrt(d)`. The file `results.txt` of
-# the run names the reason for each row without numbers.
+# of this machine varied during the run. Ignore a ratio of two precisions that is closer
+# to 1 than the ratios of these rows. Two precisions differ in speed if the last line
+# says so, and in accuracy by the rule of `2 * sqrt(d)`. The file `results.txt` of the
+# run names the reason for each row without numbers.
 #
 # ## Summary
 #
@@ -445,8 +446,8 @@ if __name__ == "__main__":
 #
 # bfloat16 keeps the range and 8 significant bits, and needs no calibration. INT8 has
 # one step per tensor, so everything depends on the limits, which calibration finds in
-# advance. An outlier takes away the resolution of its whole tensor; clipping trades one
-# error for another, while equalising removes an outlier that belongs to one channel. We
+# advance. An outlier takes away the resolution of its whole tensor. Clipping trades one
+# error for another. Equalising removes an outlier that belongs to one channel. We
 # report the loss of accuracy relative to float32 together with the size of a chance
 # fluctuation.
 #
@@ -454,22 +455,23 @@ if __name__ == "__main__":
 #
 # 1. **Fewer bits.** Give `to_int8` 2^(bits - 1) - 1 steps (2^bits - 1 if no number is
 #    negative) for 8 down to 2 bits. At how many bits does the agreement with float32
-#    fall below 0.95? *(At 4 bits. Each bit less doubles the step and thus the rounding
-#    error. Once the error of a score is similar to the distance of the two best
-#    classes, the agreement falls quickly.)*
+#    fall below 0.95? *(At 4 bits. Each bit less doubles the step and therefore the
+#    rounding error. Once the error of a score is similar to the distance of the best
+#    two classes, the agreement falls quickly.)*
 # 2. *On paper.* LeNet has 129,068 parameters, 25,250 of them in the convolutions. How
 #    many bytes are they in float32, bfloat16 and INT8? Why has MXNet's INT8 network
 #    204,850 bytes? *(`4 * 129,068 = 516,272`, half of it, and 129,068. MXNet keeps the
 #    convolutions in float32: `4 * 25,250 + 103,818 = 204,818` bytes. The other 32 bytes
-#    are the limits of the two dense layers: two for the weights and two for the bias of
-#    each, in float32. With one scale per channel MXNet keeps all weights in float32.)*
+#    are the limits of the dense layers in float32: two limits for the weights and two
+#    for the bias of each layer. With one scale per channel MXNet keeps all weights in
+#    float32.)*
 # 3. *On paper.* A tensor's largest magnitude is 6.35. What becomes of 0.02 and of 0.03
 #    in INT8 with a sign? *(The step is `6.35 / 127 = 0.05`: 0.02 becomes 0, and 0.03
 #    becomes 0.05.)*
 # 4. **The type.** Let `to_int8` always use 127 and repeat the cells of the outlier.
 #    Does this explain the accuracy of "int8-none"? *(Compare the agreement of "second
 #    limit x 1" with and without the change. The type explains the part by which the
-#    agreement falls. The record's network is another one, so compare the falls from
+#    agreement falls. The record has a different network, so compare the falls from
 #    "int8-naive" to "int8-none" rather than the agreements themselves.)*
 # 5. **How far may one cut?** Clip the second limit of the stretched network to 0.9,
 #    0.7, 0.5, 0.3, 0.1, 0.01 and 0.001 of it. Where is the agreement best? *(Between

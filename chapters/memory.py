@@ -49,9 +49,9 @@ MIB = 2**20  # bytes
 # has used it. We pass one image through LeNet to see how many numbers these are, and
 # test the rule afterwards.
 #
-# *Predict before you run*: LeNet has 129,068 parameters, half a megabyte in float32.
-# By what factor do the outputs of all layers need more memory than the parameters, for
-# a batch of 256 images?
+# *Predict before you run*: LeNet has 129,068 parameters, half a megabyte in float32. By
+# what factor do the outputs of all layers need more memory than the parameters, for a
+# batch of 256 images?
 
 # %%
 chapter.predict("times as much for the outputs", None)  # write your number for None
@@ -111,7 +111,7 @@ assert counted == kept
 # memory that it occupies at the moment, before and after it has passed 3,000 images
 # through LeNet. Each measurement runs in a fresh process. There MXNet has one temporary
 # buffer instead of 256, and the C library returns arrays of 1 MB or more to the system
-# as soon as they are freed, so the resident memory is that of the arrays.
+# as soon as they are freed, so the resident memory is the memory of the arrays.
 #
 # *Predict before you run*: which share of the outputs that we have counted is still in
 # memory after the forward pass? Which gradients need the output of a convolution?
@@ -158,15 +158,15 @@ chapter.answer("% of the counted outputs", 100 * left / counted)
 # from its output, which is positive where its input is. The gradient of a convolution
 # needs the input and the weights, but not the output. A framework can therefore free
 # the outputs of both convolutions as soon as the ReLU has used them. (The same holds
-# for the 138 outputs of the dense layers, which we neglect.) Then `39,586 - 13,520 -
-# 4,050 = 22,016` numbers are left, and the share is `22,016 / 39,586 = 56 %`. The cell
-# names the case to within a tenth. "Neither" has two possible causes: MXNet frees only
-# one of the two outputs, or the process holds additional arrays, for example copies in
-# a different layout.
+# for the 138 outputs of the dense layers, which we neglect.) Then
+# `39,586 - 13,520 - 4,050 = 22,016` numbers are left, and the share is
+# `22,016 / 39,586 = 56 %`. The cell names the case to within a tenth. "Neither" has two
+# possible causes: MXNet frees only one of both outputs, or the process holds additional
+# arrays, for example copies in a different layout.
 #
 # During the backward pass more memory is needed. We train one step with 1,000 and one
 # with 3,000 images, each in a fresh process, and read the peak of the resident memory.
-# The difference of the two peaks is due to 2,000 images.
+# The difference of the peaks is due to 2,000 images.
 #
 # How many times the 4 bytes per number that we have counted does an image need at the
 # peak?
@@ -193,13 +193,14 @@ print(f"beyond what is kept and two gradients: {uncounted:,.0f} numbers per imag
 print(f"{measured / (4 * per_image):.2f} times the count")
 
 # %% [markdown]
-# With the two largest gradients, our rule suggests a factor of `(40,370 + 2 * 13,520) /
-# 40,370 = 1.67`. Without the outputs that can be freed, only `784 + 22,016` numbers are
-# kept, and the factor is `(22,800 + 2 * 13,520) / 40,370 = 1.23`. The last line counts
-# what the peak holds beyond the outputs that we have measured and the two gradients:
-# arrays of which our list knows nothing, such as the working memory of a convolution's
-# algorithm. A factor near 1.67 is then a coincidence, because the rule counts some
-# arrays that are freed and omits others.
+# With the two largest gradients, our rule suggests a factor of
+# `(40,370 + 2 * 13,520) / 40,370 = 1.67`. Without the outputs that can be freed, only
+# `784 + 22,016` numbers are kept, and the factor is
+# `(22,800 + 2 * 13,520) / 40,370 = 1.23`. The last line counts what the peak holds
+# beyond the outputs that we have measured and the two gradients: arrays of which our
+# list knows nothing, such as the working memory of a convolution's algorithm. A factor
+# near 1.67 is then a coincidence, because the rule counts some arrays that are freed
+# and omits others.
 #
 # How far can one trust such an estimate? The project has measured whole trainings on
 # CPU contexts ([record](../figures/benchmarks/memory.jsonl)) and on an H100
@@ -230,15 +231,15 @@ print(f"{sum(r > 1 for r in ratios.values())} of {len(ratios)} are above 1")
 # ## Three ways to need less
 #
 # The outputs are proportional to the images per device. More *devices* therefore reduce
-# the memory of each one, and so do *micro-batches*: one device processes the batch in
-# parts, one after the other, and adds up the gradients. They sum to the gradient of the
-# whole batch, unless a layer looks at the whole batch. BatchNorm does, and normalises
+# the memory of each device. *Micro-batches* reduce it, too: one device processes the
+# batch in parts, one after the other, and adds up the gradients. They sum to the
+# gradient of the whole batch, unless a layer uses the whole batch. BatchNorm normalises
 # each part by its own mean. The generator of Chapter 10 contains BatchNorm, so
 # micro-batches would change its training.
 #
-# The third way is *gradient checkpointing*. We keep the outputs of a few layers only
-# and compute the others again during the backward pass. To do so by hand, we run the
-# first half of the network without recording, so that only its last output is kept.
+# The third way is *gradient checkpointing*. We keep the outputs of a few layers only,
+# and compute all other outputs again during the backward pass. To do so by hand, we run
+# the first half of the network without recording, so that only its last output is kept.
 # When the backward pass arrives there, we run the first half again, recorded this time,
 # and continue with the gradient that has arrived.
 #
@@ -282,13 +283,13 @@ print(f"repeated: {100 * first / multiplications:.1f} % of the forward multiplic
 chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 
 # %% [markdown]
-# The gradients agree with those of the whole network. While the first half is repeated,
-# `784 + 2 * 13,520 + 3,380` outputs are kept by our rule. (The output at the cut and
-# its gradient wait in the meantime, `2 * 3,380` numbers that we have not counted.) The
-# two largest outputs of LeNet lie on the same side of the cut, so they are kept
-# together and the saving is small. It is larger if many layers are similar: with n of
-# them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept instead
-# of n, for at most one more forward pass [2]. PyTorch offers this as
+# The gradients agree with the gradients of the whole network. While the first half is
+# repeated, `784 + 2 * 13,520 + 3,380` outputs are kept by our rule. (The output at the
+# cut and its gradient wait in the meantime, `2 * 3,380` numbers that we have not
+# counted.) The two largest outputs of LeNet lie on the same side of the cut. They are
+# kept together, so the saving is small. It is larger if many layers are similar: with n
+# of them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept
+# instead of n, for at most one more forward pass [2]. PyTorch offers this as
 # `torch.utils.checkpoint`.
 #
 # ## At the limit
@@ -307,10 +308,11 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 #     mx.gpu(0).empty_cache()                       # the pool of a GPU
 #     ctypes.CDLL("libc.so.6").malloc_trim(0)       # the pool of the C library
 #
-# We need three controls. In the first one the process may allocate so much that nothing
-# fails. The other two have the limit but do not call `release`; one drops the errors,
-# and the other one keeps them in a list, as a notebook keeps the last error in
-# `sys.last_traceback`. This program carries out one variant:
+# We need three controls. In the first control the process may allocate so much that
+# nothing fails. The second and the third control have the limit but do not call
+# `release`. The second control drops the errors. The third control keeps them in a
+# list, as a notebook keeps the last error in `sys.last_traceback`. This program carries
+# out one variant:
 
 # %%
 AT_THE_LIMIT = """
@@ -417,7 +419,7 @@ assert all(line for variant in list(variants)[1:] for _, line, _ in rows[variant
 # devices in a separate process.
 #
 # On a GPU the memory is separate and there is no swapping. CUDA's context and the
-# workspaces of cuDNN are added to the arrays; the estimate contains both
+# workspaces of cuDNN are added to the arrays. The estimate contains both
 # (`kind="gpu"`). Finally, we print how much memory is free on the devices of this
 # machine. CPU contexts share the memory of the host, so they show the same number.
 
@@ -429,22 +431,23 @@ for device, free in zip(here, estimate.free_memory(here)):
 # %% [markdown]
 # ## Summary
 #
-# > **Takeaway.** If every output is kept, a device keeps `4 * batch / devices * numbers
-# > per image` bytes; fewer, if outputs that no gradient needs are freed. For LeNet and
-# > 256 images on one device this is `4 * 256 * 40,370 = 41.3e6`, or `80 * 4 * 129,068`.
-# > The gradients of the largest outputs are added at the peak.
+# > **Takeaway.** If every output is kept, a device keeps
+# > `4 * batch / devices * numbers per image` bytes. It keeps fewer bytes if outputs
+# > that no gradient needs are freed. For LeNet and 256 images on one device this is
+# > `4 * 256 * 40,370 = 41.3e6`, or `80 * 4 * 129,068`. The gradients of the largest
+# > outputs are added at the peak.
 #
 # A training keeps outputs of its layers for each image of its shard, namely those that
-# the gradients need. More devices, micro-batches and checkpointing reduce them;
-# micro-batches change the result if a layer looks at the whole batch. After a failure,
+# the gradients need. More devices, micro-batches and checkpointing reduce them.
+# Micro-batches change the result if a layer uses the whole batch. After a failure,
 # errors can hold memory that `release` returns, and other memory may remain that it
 # does not return. Ending the process returns all of it.
 #
 # ## Exercises
 #
 # 1. *On paper.* A device has 1 GiB free. For how many images do all outputs of LeNet
-#    fit, and for how many if the two largest gradients are counted as well? *(`2**30 /
-#    (4 * 40,370) = 6,649`, and `2**30 / (4 * 67,410) = 3,982`.)*
+#    fit? For how many images do they fit if the two largest gradients are counted as
+#    well? *(`2**30 / (4 * 40,370) = 6,649`, and `2**30 / (4 * 67,410) = 3,982`.)*
 # 2. *On paper.* Adam keeps two numbers for each of LeNet's 129,068 parameters. From
 #    which batch on do all outputs need more memory than parameters, gradients and
 #    Adam's numbers together? *(`4 * 129,068 / 40,370 = 12.8`: from 13 images on.)*

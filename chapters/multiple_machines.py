@@ -4,8 +4,8 @@
 # How do several machines train *one* network, and when does a second machine pay? If
 # three GPUs send gradients of 160 MB to a fourth one, which adds them up and sends the
 # sums back, this takes **60 ms** over links of 16 GB/s, according to *Dive into Deep
-# Learning* (d2l) [1]. If each of the four adds up a quarter of the numbers, it takes
-# 15 ms.
+# Learning* (d2l) [1]. If each of the four adds up a quarter of the numbers, it takes 15
+# ms.
 #
 # ![Workers push their gradients to a server and pull the
 # sums](../docs/drawings/parameter-server.svg)
@@ -62,8 +62,8 @@ one = devices.parse("cpu:1")
 # ## A part of each batch for each worker
 #
 # All workers go through the same batches, drawn from the same random seed. Worker k
-# takes a contiguous part of each batch and splits it over its own devices as before.
-# In a small batch, a part can be empty.
+# takes a contiguous part of each batch and splits it over its own devices as before. In
+# a small batch, a part can be empty.
 
 # %%
 for batch in (5, 2):
@@ -112,8 +112,8 @@ def gradients(X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:
 # gradient of all five, since a gradient is linear in the losses.
 #
 # *Predict before you run*: suppose that each worker pushed the gradient of its *mean*
-# loss, and the server averaged the two. How large would the error be, as a share of the
-# length of the gradient of the mean loss of all five?
+# loss, and the server averaged both means. How large would the error be, as a share of
+# the length of the gradient of the mean loss of all five?
 
 # %%
 chapter.predict("% that the average of means is off", None)  # write your number
@@ -146,13 +146,13 @@ off = numpy.linalg.norm(error) / numpy.linalg.norm(mean)
 chapter.answer("% that the average of means is off", 100 * off)
 
 # %% [markdown]
-# Averaging the two means weights an image by 1/6 in the larger part and by 1/4 in the
-# smaller one, instead of 1/5. The error is a tenth of the difference between the two
+# The average of both means weights an image by 1/6 in the larger part and by 1/4 in the
+# smaller part, instead of 1/5. The error is a tenth of the difference between the two
 # mean gradients, `(S2 / 2 - S1 / 3) / 10`, so it is 0 only if they are the same. How
-# could one have estimated it? If the two have the same length and are perpendicular,
-# the error is `sqrt(2) / 10 = 0.14` of this length, and the gradient is `sqrt(0.6**2 +
-# 0.4**2) = 0.72` of it. The share is then `0.14 / 0.72 = 20 %`. A larger share means
-# that the two partly cancel, or that their lengths differ.
+# could one have estimated it? If both mean gradients have the same length and are
+# perpendicular, the error is `sqrt(2) / 10 = 0.14` of this length, and the gradient is
+# `sqrt(0.6**2 + 0.4**2) = 0.72` of it. The share is then `0.14 / 0.72 = 20 %`. A larger
+# share means that the gradients partly cancel, or that their lengths differ.
 #
 # With the right sums each worker takes the step `p -= lr / 5 * sum` on its own
 # replicas. All receive the same sum, so all replicas agree. We compare W workers with
@@ -306,11 +306,11 @@ for batch in ("256", "2,048"):
         print(f"batch {batch:5} {name:33}{seconds} s")
 
 # %% [markdown]
-# Each row has three processes, too few for the rule of Chapter 1. The last row shows
+# Each row has three processes, too few for the rule of Chapter 4. The last row shows
 # how little three epochs tell. The process that also writes checkpoints does more work,
 # and with 2,048 images all three of its epochs are *shorter*. So the record does not
-# measure the cost of a server. On a single machine a server saves nothing. It is a way
-# to use several.
+# measure the cost of a server. On a single machine a server saves no time. It is a way
+# to use several machines.
 #
 # ## Two bits per number
 #
@@ -403,10 +403,10 @@ for age in (0, 1, 4, 16):
 # %% [markdown]
 # The steps converge below the limit `2 * sin(pi / (4 * age + 2))` and diverge above it,
 # here at `0.9 * limit` and `1.1 * limit`. For old gradients the limit is close to
-# `pi / (2 * age + 1)`. With many workers, whose gradients are about as old as there are
-# workers, twice their number therefore needs about half of the learning rate. In
-# addition, two asynchronous runs can differ, since the order of
-# the pushes depends on time.
+# `pi / (2 * age + 1)`. The age of a gradient is about the number of workers. Twice as
+# many workers therefore need about half of the learning rate, if they are many. In
+# addition, two asynchronous runs can differ, since the order of the pushes depends on
+# time.
 #
 # Let us compare the three ways with records of two workers and a server on one machine
 # of two cores, with three seeds each
@@ -471,8 +471,8 @@ if __name__ == "__main__":
 #
 # 1. *On paper.* Eight workers, a link of 10 Gbit/s at the server, gradients of 0.5 MB.
 #    How long does a step's traffic take each way, and how long in a ring of the eight?
-#    *(`8 * 0.5e6 * 8 / 10e9 = 3.2 ms`. In a ring `2 * 7 / 8 * 0.5e6 * 8 / 10e9 = 0.7
-#    ms`, push and pull together.)*
+#    *(`8 * 0.5e6 * 8 / 10e9 = 3.2 ms`. In a ring
+#    `2 * 7 / 8 * 0.5e6 * 8 / 10e9 = 0.7 ms`, push and pull together.)*
 # 2. **Three workers.** Plan three and start them. Which sums do they pull? *(They take
 #    2, 2 and 1 images and pull the same sums as before, up to rounding.)*
 # 3. **An average instead of a sum.** Let `pull` divide by the number of workers and
@@ -480,8 +480,9 @@ if __name__ == "__main__":
 #    divide by one worker's batch instead of the global batch would compensate only if
 #    all parts have the same size.)*
 # 4. **The threshold.** Send `steady` for 100 steps with thresholds of 5, 0.5 and 0.05.
-#    *(5 sends the 0.9 on average, and nothing yet of the 0.02. 0.05 sends the 0.02, and
-#    only 0.05 of the others: a threshold below the gradients makes them all alike.)*
+#    *(A threshold of 5 sends 0.9 on average, and nothing yet of 0.02. A threshold of
+#    0.05 sends 0.02, and only 0.05 of the larger gradients. A threshold below the
+#    gradients makes them all equal.)*
 # 5. *On paper.* **Break-even.** A step of 256 images takes s ms on one machine, half of
 #    it on two, and a gradient of LeNet takes g ms at 1 Gbit/s. From which batch on is a
 #    second machine faster if the server is beside worker 0? *(If push and pull follow

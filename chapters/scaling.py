@@ -1,8 +1,8 @@
 # %% [markdown]
 # # When does a second device pay?
 #
-# In Chapter 1 two devices computed the same parameters as one device, up to rounding.
-# From which batch size on do they compute them *faster*?
+# In Chapter 1 two devices computed the parameters of one device, up to rounding. From
+# which batch size on do they compute them *faster*?
 #
 # ![Speed of a step on two devices over one, by batch size, in Gluon and from scratch,
 # on cores and on GPUs](../figures/scaling/speedup.png)
@@ -13,8 +13,7 @@
 #
 # With batches of 256 images, an epoch took the authors of *Dive into Deep Learning*
 # (d2l) [1] 1.8 s on one V100 GPU and **2.5 s on two**. In our records of Gluon, a
-# second core pays from 32 images on, and a second GPU from 2,048 on. We explain this
-# with one inequality.
+# second core pays from 32 images on, and a second GPU from 2,048 on.
 #
 # Run this chapter as a notebook, or as `python chapters/scaling.py --num-devices 1,2`.
 
@@ -41,10 +40,10 @@ GPUS = "gpus"  # the folder of figures/ with the records of two GPUs
 # large batch](../docs/drawings/step-costs.svg)
 #
 # While the devices compute, Python issues the next operations. With a small batch
-# (above), Python needs more time than the devices, and twice that time for two. With a
-# large batch (below), the devices need more time, and they share the images. We write
-# `one(b)` for the time of a step on a *single* device with b images. The parts of a
-# step with B images take the following times:
+# (above), Python needs more time than the devices, and twice that time for two devices.
+# With a large batch (below), the devices need more time, and they share the images. Let
+# `one(b)` be the time of a step on a *single* device with b images. A step with B
+# images has three parts:
 #
 # | part of a step | one device | N devices |
 # |---|---|---|
@@ -58,10 +57,9 @@ GPUS = "gpus"  # the folder of figures/ with the records of two GPUs
 #
 #     max(N * python, one(B / N))  <=  step  <=  N * python + one(B / N) + all_reduce
 #
-# Austin et al. [2] bound communication in the same way. We call the range a *bracket*.
-# This model assumes that the devices share nothing, and that Python has a core to
-# itself. Two GPUs with an idle host fulfil this. Two CPU contexts share caches and
-# memory. We test the model with four records.
+# We call this range a *bracket* [2]. The model assumes that the devices share nothing,
+# and that Python has a core to itself. Two GPUs with an idle host fulfil this. Two CPU
+# contexts share caches and memory. We test the model with four records.
 #
 # *Predict before you run*: how many times as long as for one GPU does Python need to
 # issue a step for two GPUs, in Gluon?
@@ -105,22 +103,20 @@ chapter.answer("steps on two cores: below, inside or above", most)
 chapter.answer("times Python's time for two GPUs", twice)
 
 # %% [markdown]
-# Two GPUs have twice as many operators to issue, so we expect a factor of about 2.
+# Two GPUs have twice as many operators, so we expect a factor of about 2.
 #
 # On the GPUs no step lies above its bracket, so the upper end is a safe estimate. On
-# the cores most steps lie above it. Two contexts do not fulfil the condition, and the
-# model only names the parts of a step.
+# the cores, which do not fulfil the condition, most steps lie above it.
 #
 # The *break-even* is the batch size at which two devices are as fast as one. It lies
-# between the largest batch with which they are slower, and the batch from which on they
-# are always faster, both by Chapter 1's rule.
+# between the largest batch with which they are slower and the batch from which on they
+# are always faster, both by Chapter 4's rule.
 #
 # ## One device and two
 #
 # Now we time our functions of Chapter 1 on your machine. `time_step` returns the time
 # of a step, and the time that Python needs to issue it. The bracket of two devices
-# needs both for one device with half of the batch. All sizes take turns, because the
-# speed of a machine drifts.
+# needs both for one device with half of the batch.
 
 
 # %%
@@ -173,9 +169,9 @@ print(f"break-even: {break_even(by_batch)} images")
 # %% [markdown]
 # ## Inside one step
 #
-# MXNet's profiler notes when each operator begins and ends. We trace a step with a
-# small and a step with a large batch. The sum has to wait for the *straggler*, the
-# device whose gradients are ready last.
+# MXNet's profiler records when each operator begins and ends. We trace a step with a
+# small and with a large batch. The sum waits for the *straggler*, the device whose
+# gradients are ready last.
 
 # %%
 traced = trace_steps(two, (16, 512))
@@ -201,11 +197,11 @@ chapter.show(draw(traced), "one-step")
 #
 # We can therefore make a second device pay with a smaller batch in four ways: compile
 # the network (Chapter 5), hide the all-reduce (Chapter 7), train a larger network, or
-# remove the factor N from `N * python`. PyTorch's DistributedDataParallel (DDP) does
-# the latter. It starts one process per GPU, which issues the work of this GPU only.
+# remove the factor N from `N * python`. PyTorch's DistributedDataParallel (DDP) removes
+# it. It starts one process per GPU, which issues the work of this GPU only.
 #
-# The first table has the milliseconds of a step of 256 images on one GPU and on two, in
-# equal forms. The second table has DDP on one, two and four H200s.
+# The first table has the milliseconds of a step of 256 images. The second table has DDP
+# on one, two and four H200s.
 #
 # *Predict before you run*: from scratch, is a step of 256 images faster or slower on
 # two GPUs?
@@ -235,7 +231,7 @@ chapter.answer("speedup of four H200s, batch 8,192", large[1].median / large[4].
 # %% [markdown]
 # Compare times within a row, where one GPU and two run the same program. From scratch
 # Python issues every operator separately. Therefore `N * python` is the longer time,
-# and the second GPU costs time.
+# and a second GPU costs time.
 #
 # A *CUDA graph* removes most of `python`, because the driver replays a whole pass that
 # it has recorded. "d2lpar concise" uses graphs, and the last row is the same training
@@ -249,13 +245,11 @@ chapter.answer("speedup of four H200s, batch 8,192", large[1].median / large[4].
 #   "2 GPUs, batch 256, lr 0.1 / 1 GPU, batch 256, lr 0.1"
 #
 # In the upper rows of the second table the time does not grow with the batch. It is not
-# spent on arithmetic, so more GPUs cannot reduce it. Below, compare four GPUs with one
-# GPU at a quarter of the batch.
+# spent on arithmetic, so more GPUs cannot reduce it.
 #
 # ## Your devices
 #
-# Finally, we time the package's trainings. They sum all gradients as one array, so
-# their break-even differs from ours.
+# Finally, we time the package's trainings, which sum all gradients as one array.
 
 # %%
 if __name__ == "__main__":
@@ -263,34 +257,34 @@ if __name__ == "__main__":
 chapter.score()
 
 # %% [markdown]
-# The shaded band is the bracket of several devices. The bars divide a step into parts.
+# The shaded band is the bracket of several devices.
 #
 # ## Summary
 #
 # > **Takeaway.** If devices share neither cores nor memory bandwidth, a step takes from
 # > about `max(N * python, one(B / N))` to `N * python + one(B / N) + all_reduce`. N
-# > devices cannot pay while the lower end is above `one(B)`. They pay once the upper
-# > end is below it. With one process per device, omit `N *`.
+# > devices pay once the upper end is below `one(B)`. With one process per device, omit
+# > `N *`.
 #
-# Contexts on one processor share its memory, so their steps take longer. A break-even
-# is a range of batches, and it holds for one form of the program.
+# A break-even is a range of batches, and it holds for one form of the program.
 #
 # ## Exercises
 #
 # 1. Double the channels of both convolutions, to 40 and 100. How does each part of a
-#    step change? *(There are `8.55 / 2.25 = 3.8` times as many multiplications, but the
-#    same number of operators. The gradients grow from 129,068 to 306,718 numbers. So
-#    `python` stays, and if `one(B)` follows the multiplications, a second device pays
-#    with smaller batches.)*
-# 2. *On paper.* A step of b images takes `1.2 + 0.004 b` ms on one GPU and `2.4 + 0.002
-#    b` on two. From which batch on do two GPUs pay? A CUDA graph on one GPU only lowers
-#    1.2 to 0.4. And now? *(Two GPUs cost 1.2 ms more and save 0.002 ms per image, so
-#    600 images. With the graph they cost 2 ms more, so 1,000 images.)*
+#    step change? *(There are `8.55 / 2.25 = 3.8` times as many multiplications, but
+#    `python` stays, because the number of operators does. The gradients grow from
+#    129,068 to 306,718 numbers. If `one(B)` follows the multiplications, a second
+#    device pays with smaller batches.)*
+# 2. *On paper.* A step of b images takes `1.2 + 0.004 b` ms on one GPU and
+#    `2.4 + 0.002 b` on two. From which batch on do two GPUs pay? What is the answer if
+#    a CUDA graph on one GPU only lowers 1.2 to 0.4? *(Two GPUs cost 1.2 ms more and
+#    save 0.002 ms per image, so 600 images. With the graph they cost 2 ms more, so
+#    1,000 images.)*
 # 3. *On paper.* Strong scaling from one device to eight reduces a step from 80 ms to 16
 #    ms. What are the speedup and the *parallel efficiency*, speedup / N? Which share s
-#    does [Amdahl's law](../docs/appendix.md#amdahls-and-gustafsons-laws) imply? *(`80 /
-#    16 = 5` and `5 / 8 = 63 %`. If f ms are not reduced, `16 = f + (80 - f) / 8`, so `f
-#    = 48 / 7 = 6.9` ms and `s = 6.9 / 80 = 8.6 %`.)*
+#    does [Amdahl's law](../docs/appendix.md#amdahls-and-gustafsons-laws) imply?
+#    *(`80 / 16 = 5` and `5 / 8 = 63 %`. If f ms are not reduced,
+#    `16 = f + (80 - f) / 8`, so `f = 48 / 7 = 6.9` ms and `s = 6.9 / 80 = 8.6 %`.)*
 # 4. *On paper.* GPUs cost 3 dollars per hour each. A training takes 8 hours on one GPU,
 #    5 on two and 4 on four. How many do you rent? *(They cost 24, 30 and 48 dollars.
 #    Rent one, unless an hour is worth more than `6 / 3 = 2` dollars. From `18 / 1 = 18`

@@ -11,9 +11,8 @@
 # work.
 #
 # A published set of lecture notes [1] doubles 50,000,000 numbers on a T4 GPU in **0.90
-# ms**. No T4 can do this, as a line of arithmetic shows. Of four published comparisons
-# three stop the clock too early, and two results are wrong for this reason. We learn
-# five rules for timing, and one rule for saying that something is faster.
+# ms**. No T4 can do this, as a line of arithmetic shows. We learn five rules for
+# timing, and one rule for saying that something is faster.
 #
 # Run this chapter as a notebook, or as `python chapters/timing.py --num-devices 1,2`.
 
@@ -38,9 +37,8 @@ host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
 # ![A call returns before its work is done](../docs/drawings/asynchronous-call.svg)
 #
 # A call of MXNet, or of PyTorch on a GPU, appends the operation to the device's queue
-# and returns. Background threads execute the queue. Python waits only when it needs a
-# value, for example to print it or to convert it (`asnumpy`, `float`), or when we tell
-# it to wait (`y.wait_to_read()`, `npx.waitall()`; in PyTorch
+# and returns. Python waits only when it needs a value (`print(y)`, `y.asnumpy()`), or
+# when we tell it to wait (`y.wait_to_read()`, `npx.waitall()`; in PyTorch
 # `torch.cuda.synchronize()`).
 #
 # *Predict before you run*: a program queues 1,000 operations. Python needs 0.05 ms for
@@ -66,19 +64,18 @@ print(f"returned {median(naive):.3f}, finished {median(waited):.3f} ms")
 # %% [markdown]
 # The *naive* clock of the example shows 50 ms instead of 2,000 ms, because it measures
 # how long Python needs to enqueue the operations. This time depends on the number of
-# calls, and not on the size of the arrays (exercise 1). Early returns are useful, too:
-# while one device computes, Python enqueues the work of the next device.
+# calls, and not on the size of the arrays (exercise 1).
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
-# - **Warm up.** The first call may be slower, because threads are started, memory is
-#   reserved, and kernels are loaded or even compiled. Leave the first calls out.
-# - **Repeat.** Other programs run on the machine. Report the median, which is robust to
-#   outliers, with the range from the least to the largest time, and the number n of
-#   repetitions.
+# - **Warm up.** The first call may be slower, because threads are started and kernels
+#   are loaded or compiled. Leave it out.
+# - **Repeat.** Report the median, which is robust to outliers, with the range and the
+#   number n of repetitions.
 # - **Check the result** of every repetition. Wrong results are often fast.
 #
-# The function `measure` follows rules 1 to 4. Rule 5 concerns the operation.
+# The function `measure` follows rules 1 to 4. (For several devices the package has
+# `timing.measure`.)
 
 
 # %%
@@ -102,41 +99,35 @@ print("tan:    ", measure(lambda device: np.tan(x), two[0], right))
 print("product:", measure(lambda device: np.dot(x, x), two[0], host @ host))
 
 # %% [markdown]
-# For several devices the package has `timing.measure`. It starts the work on every
-# device before it waits for them, and raises an error if a result is wrong.
-#
 # ## Is it faster?
 #
-# Program B has a smaller median than program A. Is it faster, or was A disturbed? If we
-# time *one* program twice, the two medians differ, too. We need a rule that rarely
-# tells equal programs apart.
+# Program B has a smaller median than program A. Is it faster, or was A disturbed? We
+# need a rule that rarely tells equal programs apart.
 #
 # **Take turns.** The speed of a machine drifts. We therefore time A, B, A, B, and so
 # on.
 #
-# **Compare ranks.** Suppose that A and B are equally fast. We time each of them four
-# times and sort the eight times. Then all 70 orders of A's and B's are equally likely.
-# Only two orders separate A from B:
+# **Compare ranks.** We time A and B four times each and sort the eight times. If A and
+# B are equally fast, all 70 orders of A's and B's are equally likely. Only two of them
+# separate A from B:
 #
 #     A A A A B B B B   and   B B B B A A A A
 #
-# If we see one of them, chance would separate equal programs in `2 / 70 = 2.9 %` of
-# cases. This is an exact *rank test* [2]. The rule tells two programs apart if this
-# share is below 5 %. With three times each the share is at least `2 / 20 = 10 %`.
-# Therefore the rule needs at least **four times on each side**.
+# Chance alone therefore separates equal programs in `2 / 70 = 2.9 %` of cases. This is
+# an exact *rank test* [2]. Our rule requires a share below 5 %. With three measurements
+# on each side it is at least `2 / 20 = 10 %`. Therefore we need at least **four
+# measurements on each side**.
 #
 # **Say how much.** The factor is the median of all ratios of a time of A and a time of
-# B. It stands with a *95 % interval*, which contains the true factor in at least 95 %
-# of cases.
+# B. Its *95 % interval* contains the true factor in at least 95 % of cases.
 #
-# **Repeat the process.** All times of one process share, for example, its memory
-# layout. Therefore `d2lpar run` starts a process for each repetition. Within one
-# process, as in these cells, the rule also requires a factor of more than 1.15. In our
-# records of cores no two processes that did the same work differ by as much. Single
-# runs are compared by such a factor, too, if their ranges do not overlap.
+# **Repeat the process.** Times of one process share, for example, its memory layout.
+# Therefore `d2lpar run` starts a process for each repetition. Within one process, as
+# here, the rule also requires a factor of more than 1.15. In our records of cores no
+# two processes with the same work differ by more. Single runs need this factor, too.
 #
 # `chapter.verdict` follows this rule. Are two devices faster if each computes half of
-# the rows? Is NumPy faster? All three take turns.
+# the rows? Is NumPy faster?
 
 
 # %%
@@ -176,17 +167,14 @@ for name, times in (("tan on two contexts", both), ("NumPy's tan", numpys)):
 #
 # ## A program compared with itself
 #
-# How good is a rule? Let us compare a program with *itself*. Each difference that a
-# rule finds is then a *false alarm*. We time the same tangent twice, in turn, as if it
-# were two programs, A and A2.
-#
-# A popular rule of thumb uses the *quartiles*, between which the middle half of the
-# times lies. Two programs differ, it says, if their quartiles do not overlap. For each
-# n the cell draws 2,000 pairs of samples from our times of this *one* program. It
-# counts how often a rule tells the two samples of a pair apart.
+# How good is a rule? If we compare a program with *itself*, each difference that a rule
+# finds is a *false alarm*. A popular rule of thumb uses the *quartiles*, between which
+# the middle half of the times lies. Two programs differ, it says, if their quartiles do
+# not overlap. For each n the cell draws 2,000 pairs of samples from the times of *one*
+# program. It counts how often each rule tells the two samples of a pair apart.
 #
 # *Predict before you run*: in what percentage of the pairs does the rule of thumb raise
-# a false alarm, if each sample has n = 3 times?
+# a false alarm, if each sample has n = 3 measurements?
 
 # %%
 chapter.predict("% of false alarms at n = 3", None)
@@ -203,16 +191,12 @@ for n, share in shares.items():
 chapter.answer("% of false alarms at n = 3", 100 * shares[3]["quartiles"])
 
 # %% [markdown]
-# Why so many? There are 20 orders of three A's and three B's. In four of them, such as
-# A A A B B B and A A B A B B, the quartiles never overlap. In four more they do not
-# overlap in about half of the cases. Together this is about `(4 + 4 / 2) / 20 = 30 %`.
-# The share of the rule of thumb falls with n, and we do not know it without such an
-# experiment. The rank test tells nothing apart at n = 3. From n = 4 on its true share
-# is below 5 %, for any distribution of the times.
-#
-# The same experiment works for a whole training. Run it twice, with `--out a` and with
-# `--out a2`, and let `d2lpar compare A A2` compare both records of one device. It
-# recognises that both did the same work, and prints the false alarms.
+# There are 20 orders of three A's and three B's. In four of them, such as A A A B B B
+# and A A B A B B, the quartiles never overlap. In four more they do not overlap in
+# about half of the cases. Together this is about `(4 + 4 / 2) / 20 = 30 %`. The rank
+# test tells nothing apart at n = 3. From n = 4 on its true share is below 5 %, for any
+# distribution of the times. `d2lpar compare` repeats this experiment with two records
+# of the same training.
 #
 # "Cannot be told" does not mean "equal". If we claim that something costs nothing, we
 # need a margin: the whole interval of the factor must lie, for example, between 0.98
@@ -221,10 +205,10 @@ chapter.answer("% of false alarms at n = 3", 100 * shares[3]["quartiles"])
 # ## Rule 5: new memory costs time
 #
 # A large result in a new array needs memory that the process does not have yet. The
-# operating system provides it in pages, usually of 4 KiB each, when a page is first
-# written. This event is called a *page fault*, and the clock includes it. On CPU
-# contexts MXNet requests new memory for every result of more than 32 MB, and often for
-# smaller ones. On GPUs it keeps freed memory for the next result.
+# operating system provides it in *pages*, usually of 4 KiB, when they are first
+# written. Such a first access is a *page fault*, and the clock includes its time. On
+# CPU contexts MXNet requests new memory for every result of more than 32 MB. On GPUs it
+# keeps freed memory for the next result.
 #
 # *Predict before you run*: we compute z = 2 * x for 10,240,000 numbers of 4 bytes, in a
 # new array and in an existing one. How many pages of 4 KiB does a new array need?
@@ -263,8 +247,8 @@ print(fill(chapter.verdict(old[0], new[0], names, "ms", in_turn=True), 88))
 # ## Four published times, checked with arithmetic
 #
 # Before you believe a published time, compute two lower bounds: the bytes divided by
-# the memory bandwidth, and the operations divided by the peak rate. If the data do not
-# fit into a cache, no correct time is below the larger of the two.
+# the memory bandwidth, and the operations divided by the peak rate. No correct time is
+# below them, unless the data fit into a cache.
 #
 # *Predict before you run*: a product of two matrices of 15,360 x 15,360 was timed as
 # 0.457 s on a GPU [4]. How many TFLOP/s is that?
@@ -290,14 +274,14 @@ chapter.answer("TFLOP/s of the product", operations / 0.457 / 1e12)
 # | GPUSOROBAN [4], product | GPU 0.457 s, CPU 297 s | the clock waited |
 # | a course [5], sum of 100,000 x 10 | GPU 28.6 to 68.8 % less | rules 1 and 2 |
 #
-# The wiki's `%timeit` does not wait either. However, its 1,000 loops fill the queue
-# until it blocks, so its mean can be right. GPUSOROBAN does not name its GPU, so we
+# The wiki's clock does not wait either. However, its 1,000 calls fill the queue until
+# Python has to wait, so its mean can be right. GPUSOROBAN does not name its GPU, so we
 # cannot compare 15.9 TFLOP/s with a peak.
 #
-# The next cell times the four operations in NumPy and MXNet, and in PyTorch if it is
-# installed, in several *forms*: as the source wrote them, in place, as one compiled
-# kernel, and others ([appendix](../docs/appendix.md#what-the-processor-allows)). Rows
-# of one context use all cores. In rows of two contexts each uses half of them.
+# The next cell times the four operations in several *forms*
+# ([appendix](../docs/appendix.md#what-the-processor-allows)), for example as one
+# compiled kernel. Rows of one context use all cores. In rows of two contexts each uses
+# half of them.
 
 # %%
 if __name__ == "__main__":
@@ -324,30 +308,14 @@ chapter.score()
 # Compare a device with the *fastest* row of its host. (NumPy's element-wise operations
 # use only one of the threads.) For the sum of a million numbers PyTorch on the host is
 # faster than the H200. On the H200 PyTorch doubles numbers faster than MXNet. For
-# sin^2/cos^2 MXNet's fastest form is one kernel, which reads the numbers once, whereas
-# NumPy makes a pass for each of six operations.
-#
-# ## How much of the peak does training use?
-#
-# The *model FLOP utilisation* (MFU) is the arithmetic of a model per second divided by
-# the peak of the device. LeNet's layers need `2 * (9 * 20 * 26**2 + 500 * 50 * 9**2 +
-# 800 * 128 + 128 * 10) = 4.5e6` operations per image for the forward pass. The backward
-# pass needs about twice as many, so a step needs 13.5e6 per image.
-#
-# In Gluon a step of 256 images takes
-# [0.83 ms](../figures/gpus/scaling/book-1thread-results.txt "concise 256 | ms on 1") on
-# an H100, whose float32 peak is 67 TFLOPS. The MFU is therefore `256 * 13.5e6 / 0.83e-3
-# / 67e12 = 6.2 %`. In comparison, the largest Llama 3 was trained at an MFU of 38 to
-# 43 % [6]. A low MFU does not show its cause. Chapter 6 looks for it.
+# sin^2/cos^2 MXNet's fastest form is one kernel, which reads the numbers once.
 #
 # ## Summary
 #
 # > **Takeaway.** Time = wait, clock, work, wait, clock. A time is at least
 # > `operations / peak`, and at least `bytes / bandwidth` for data that are not in a
-# > cache. "Faster" needs four times on each side, in turn, and a rank test below 5 %.
-#
-# Warm up, repeat, and report the median, its range and n. Check the result, and keep
-# new memory out of the clock. A ratio needs equal work on both sides.
+# > cache. "Faster" needs four measurements on each side, in turn, and a rank test below
+# > 5 %.
 #
 # ## Exercises
 #
@@ -358,28 +326,21 @@ chapter.score()
 # 2. *On paper.* A core copies large arrays at 20 GB/s. It sums 1,000,000 float32
 #    numbers, again and again, in 0.1 ms each time. Is the clock wrong? How can you find
 #    out? *(`4e6 / 0.1e-3 = 40e9`, twice the bandwidth of the copy. The clock can be
-#    right if the 4 MB lie in a cache. Sum a hundred times as many numbers, which fit
-#    into no cache: a time far below `400e6 / 20e9 = 20 ms` would be suspect.)*
+#    right if the 4 MB lie in a cache. Sum 100,000,000 numbers, which fit into no cache.
+#    A time far below `400e6 / 20e9 = 20 ms` would be suspect.)*
 # 3. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
-#    ask? *(Its float32 peak is 8.1 TFLOPS [7]. Ask whether they waited, whether the
+#    ask? *(Its float32 peak is 8.1 TFLOPS [6]. Ask whether they waited, whether the
 #    result was checked, and whether it was float32: tensor cores reach 65 in float16.)*
-# 4. *On paper.* A model of 7 billion parameters needs about 6 operations per parameter
-#    and token in training. One H200 trains 10,000 tokens per second in bf16. What is
-#    the MFU, with a peak of 990 TFLOPS? *(`6 * 7e9 * 1e4 = 4.2e14` operations per
-#    second, `4.2e14 / 990e12 = 0.42`.)*
-# 5. Repeat the course's measurement [5]: sum 100,000 x 10 numbers in NumPy and on a
-#    device, and print `100 * (1 - device / NumPy)`, without and with waiting. *(Without
-#    waiting it is the share that a launch saves. A value of -900 means that the device
-#    takes `1 + 900 / 100 = 10` times as long.)*
-# 6. *On paper.* Two programs are timed five times each. All times of the second are
+# 4. How many measurements does it take to find a true factor of 1.2? Draw n numbers A
+#    from a normal distribution with mean 10 and standard deviation 1, and n numbers B
+#    with a mean of 12. Count how often `d2lpar.records.comparison.p_value(A, B) <
+#    0.05`. *(In about half of the cases with n = 4, and in more than 80 % from n = 6
+#    on.)*
+# 5. *On paper.* Two programs are timed five times each. All times of the second are
 #    smaller. In what share of cases would chance do this? What is the share for two
 #    equal programs if you stop measuring as soon as the rule says "faster"? *(There are
 #    252 orders of five and five, so `2 / 252 = 0.8 %`. The second share is larger than
 #    5 %, because each look is another chance of a false alarm: fix n beforehand.)*
-# 7. How many times does it take to find a true factor of 1.2? Draw n times of A from a
-#    normal distribution of mean 10 and standard deviation 1, and n times of B of mean
-#    12. Count how often `d2lpar.records.comparison.p_value(A, B) < 0.05`. *(In about
-#    half of the cases with n = 4, and in more than 80 % from n = 6 on.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` has a bug to repair: a clock that stops too
 # early.
@@ -395,6 +356,5 @@ chapter.score()
 # - [4] GPUSOROBAN, a blog (in Japanese), <https://soroban.highreso.jp/blog/blog-2326/>
 # - [5] *Data Science for Biostatisticians*,
 #   <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
-# - [6] Llama Team, "The Llama 3 Herd of Models", <https://arxiv.org/abs/2407.21783>
-# - [7] NVIDIA, "T4 Tensor Core GPU",
+# - [6] NVIDIA, "T4 Tensor Core GPU",
 #   <https://www.nvidia.com/en-us/data-center/tesla-t4/>

@@ -137,7 +137,7 @@ def verdict(
     unit: str = "s",
     in_turn: bool = False,
 ) -> str:
-    """Say how fast the second is beside the first, by the one rule of d2lpar.
+    """Say whether the second is faster than the first, by the rule of Chapter 4.
 
     `one` and `two` are times in `unit`, taken by one process in turn (`in_turn`), or
     else by a process each. The rule is :func:`d2lpar.records.comparison.compare`'s.

@@ -61,8 +61,8 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     if not ids or max(ids) >= MAX_DEVICES or len(set(ids)) < len(ids):
         raise DeviceError(
             f"devices {text!r}: name 1 to {MAX_DEVICES} devices, numbered 0 to "
-            f"{MAX_DEVICES - 1}, none twice; {kind}:1 is the first one, '{kind}:0,' "
-            "the one numbered 0"
+            f"{MAX_DEVICES - 1}, none twice; write {kind}:1 for one device, or "
+            f"'{kind}:0,' with a comma for device 0"
         )
     return kind, ids
 

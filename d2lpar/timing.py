@@ -34,8 +34,8 @@ class TimingError(D2lparError, ValueError):
 class Timing:
     """Hold the synchronised `seconds` of each repetition, and the result.
 
-    `naive_seconds` are by the clock read before waiting; `threads` those of each CPU
-    context; `value` is one array, right to `rtol`.
+    `naive_seconds` are read before waiting; `threads` is the number of threads of each
+    CPU context; `value` is one array, right to `rtol`.
     """
 
     name: str

@@ -13,9 +13,10 @@
 #
 #     python -m pytest test_homework.py
 #
-# You need NumPy only. `place(k, array)` returns a copy of a NumPy array on device k.
-# A call of `exchange` is a round: it takes pairs (array, to), at most one from a device
-# and one to a device, and returns the copies that arrive, in this order:
+# You need NumPy, and for part 3 two functions of d2lpar. `place(k, array)` returns a
+# copy of a NumPy array on device k. A call of `exchange` is a round: it takes pairs
+# (array, to), at most one from a device and one to a device, and returns the copies
+# that arrive, in this order:
 #
 #     at_1, at_2 = exchange([(data[0], 1), (data[1], 2)])
 #
@@ -44,6 +45,8 @@
 
 # %%
 import numpy
+
+from d2lpar.records.comparison import compare, summarize
 
 
 # %%
@@ -111,10 +114,14 @@ def combine(means, counts):
 # %% [markdown]
 # ## Part 3: a break-even (30 points)
 #
-# Speed varies from step to step, so two medians do not yet make a difference. We say
-# that two devices win at a batch if the *upper quartile* of their seconds is below the
-# *lower quartile* of one device's (both by `numpy.percentile` as it is called without
-# a method). Below means smaller: equal quartiles are no win.
+# Speed varies from step to step, so two medians do not yet make a difference. Two
+# devices *win* at a batch if they are faster by the rule of chapter 4, `timing`. For
+# two lists of seconds a and b that one process measured in turn, the rule is
+#
+#     found = compare(summarize(a, in_turn=True), summarize(b, in_turn=True))
+#
+# `found.ratio` says how many times as long a takes as b. `found.is_told` says whether
+# the rule tells them apart, by a rank test and a factor of more than 1.15.
 
 
 # %%
@@ -174,7 +181,7 @@ def int8(W):
 #    `d2lpar.train_batch` on one context and on two, or of your PyTorch functions in one
 #    process and in two, for at least five batches, at least ten times each after a
 #    warm-up, in alternating order, with a clock that waits for the work. Report the
-#    machine, a table of medians and quartiles, and what `break_even` returns (10
+#    machine, a table of medians and ranges, and what `break_even` returns (10
 #    points). Explain it in half a page: what is fixed per step, what grows with the
 #    batch, what the second device adds, and what you would measure next to test your
 #    explanation (10 points).

@@ -2,6 +2,8 @@
 
 import numpy
 
+from d2lpar.records.comparison import compare, summarize
+
 
 def get_params(params, k, place):
     replica = [place(k, p) for p in params]
@@ -46,7 +48,8 @@ def combine(means, counts):
 def break_even(batches, one, two):
     start = None
     for batch, alone, both in zip(batches, one, two):
-        if numpy.percentile(both, 75) >= numpy.percentile(alone, 25):
+        found = compare(*(summarize(s, in_turn=True) for s in (alone, both)))
+        if not (found.is_told and found.ratio > 1):
             start = None
         elif start is None:
             start = batch
@@ -72,7 +75,7 @@ ANSWERS = [
     m_k are uncorrelated over the devices (2). train_batch adds sums and divides by n
     once, so no n_k is needed (2).""",
     """Measurement (10): alternating rounds, a warm-up left out, waiting clocks, n,
-    median and quartiles for every row, the machine and its idle cores named, and the
+    median and range for every row, the machine and its idle cores named, and the
     result of break_even, which may be None. Explanation (10): calls from Python and the
     all-reduce of all parameters are fixed per step (3); the forward and backward pass
     grow with the batch and are halved only if each device has cores of its own (3); the

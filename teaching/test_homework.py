@@ -204,41 +204,46 @@ def test_combine_hidden(combine):
         assert same, f"a device has diverged, and its {lost} is hidden"
 
 
-def test_break_even_needs_separate_quartiles(break_even):
+def test_break_even_follows_the_rule(break_even):
     """5 points."""
-    break_even, scale = apart(break_even), numpy.random.default_rng().uniform(0.5, 2)
-    one = (scale * numpy.repeat([[2.0], [4.0], [8.0]], 5, axis=1)).tolist()
-    two = (scale * numpy.repeat([[3.0], [3.0], [5.0]], 5, axis=1)).tolist()
-    noisy = [scale * x for x in (3, 1, 3, 5, 6)]  # the upper quartile is not below 4
+    break_even, rng = apart(break_even), numpy.random.default_rng()
+    one, two = (
+        [(x * rng.uniform(1, 1.01, 5)).tolist() for x in seconds]
+        for seconds in ((2, 4, 8), (3, 3, 5))
+    )
     found = break_even([16, 32, 64], one, two)
     assert found == 32, f"two devices win at 32 and 64, but it returns {found}"
-    found = break_even([32], one[1:2], [noisy])
-    assert found is None, f"the quartiles overlap at 32, but it returns {found}"
+    found = break_even([16, 32, 64], one, [*two[:2], one[2]])
+    assert found is None, f"they do not win at 64, but it returns {found}"
+    found = break_even([32], [one[1][:3]], [two[1][:3]])
+    assert found is None, f"three times are too few, but it returns {found}"
 
 
 def test_break_even_hidden(break_even):
     """5 points."""
     break_even, rng = apart(break_even), numpy.random.default_rng()
-    fast, slow = [1.0] * 7 + [9.0], [2.0] * 7 + [0.1]
-    equal = [1.0] * 5 + [2.2] * 3  # faster by the median only
-    above, below = ([1.0] * 5 + [1.4, x, 2.0] for x in (1.9, 1.6))  # the 70 %, the 80 %
-    middle = [1.5] * 3 + [1.9] * 5  # its lower quartile is 1.5
+    alone = numpy.arange(1.60, 1.76, 0.02)
+    fast, slow, above = alone / 1.6, alone * 1.6, alone / 1.2
+    close = alone / 1.1  # all are below, by a factor that processes may differ by
+    noisy = numpy.append(fast[:5], slow[:3])  # less by the median only
+    mixed = numpy.append(fast[:5], [1.65, 1.67, 1.69])  # quartiles overlap, ranks tell
     cases = [
         ([fast, fast, fast, fast], 0),
         ([fast, slow, fast, fast], 2),
-        ([slow, fast, fast, equal], None),
+        ([slow, fast, fast, noisy], None),
         ([slow, slow, slow, fast], 3),
         ([slow, slow, slow, slow], None),
-        ([fast, [1.6] * 8, fast, fast], 2),
-        ([fast, fast, fast, above], None),
-        ([slow, slow, slow, below], 3),
-        ([fast, [1.5] * 8, fast, fast], 2),  # equal is not below
+        ([fast, close, fast, fast], 2),
+        ([fast, fast, fast, close], None),
+        ([slow, above, fast, above], 1),
+        ([slow, slow, mixed, fast], 2),
     ]
     for k in rng.permutation(len(cases)):
         two, right = cases[k]
         scale, batches = rng.uniform(1, 2), sorted(rng.permutation(500)[:4].tolist())
-        two = [[scale * x for x in rng.permutation(seconds)] for seconds in two]
-        found = break_even(batches, [[scale * x for x in middle]] * 4, two)
+        two = [(scale * rng.permutation(seconds)).tolist() for seconds in two]
+        one = [(scale * rng.permutation(alone)).tolist() for _ in two]
+        found = break_even(batches, one, two)
         right = None if right is None else batches[right]
         assert found == right, f"it returns {found}, the break-even is {right}"
 

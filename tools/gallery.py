@@ -208,18 +208,19 @@ def on_two_gpus() -> list[Part]:
         f"d2lpar run scaling {counts} {data} --repeats=4 --out=figures/gpus",
         tuple(f"gpus/scaling/book-1thread-{v}-gpu2.jsonl" for v in variants),
     )
-    # A process takes about 14 s, most of it to start: one times several epochs.
+    # A process takes about 14 s, most of it to start: one times several epochs. The
+    # forms that compile were measured beside these without ours (gpus/forms_256).
     peers = "python benchmarks/peers.py --preset=book --devices=gpu:2 --rounds=4"
-    ways = {  # 8 and 6 rows, ours among them
+    peers += " --forms=eager,graph,scan --num-epochs=12"
+    ways = {  # five rows each, two of them ours
         "pytorch_loop,jax_loop --num-devices=1": "one",
         "ddp,jax_loop --num-devices=2": "two",
     }
-    recipes = {"": "--num-epochs=12",
-               "_8192": "--num-epochs=12 --global-batch-size=8192"}  # fmt: skip
+    recipes = {"": "", "_8192": " --global-batch-size=8192 --lr=0.4"}
     tiny = "--preset=quick --rounds=1 --num-epochs=1 --n-train=512 --n-test=100"
     beside = [
-        Part(f"peers, {count}{size and ' of 8,192'}", 6 if count == "two" else 8, (Step(
-            f"{peers} --peers={which} {recipe} --out=figures/gpus/peers{size}/{count}",
+        Part(f"peers, {count}{size and ' of 8,192'}", 5, (Step(
+            f"{peers} --peers={which}{recipe} --out=figures/gpus/peers{size}/{count}",
             (f"gpus/peers{size}/{count}/custom-gpu{1 + (count == 'two')}.jsonl",),
             f"{tiny} --global-batch-size=256",
         ),))
@@ -411,11 +412,12 @@ def sweeps() -> dict[str, list[Run]]:
 
 # Benchmarks whose table is a text, too: that of their script, or the usual one.
 BENCHMARKS = ("kernels", "local_sgd", "resnet18")
-ANIMATED = "h200/gan/sharp"  # the sweep whose faces are an animation
+# Sweeps whose faces are an animation.
+ANIMATED = ("h200/gan/sharp", "gpus/gan/as-published")
 
 
 def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
-    """Draw all pictures, the animation and the texts in the folder `to`."""
+    """Draw all pictures, animations and texts in the folder `to`."""
     written = set()
     for name, entry in PICTURES.items():
         place = to / name
@@ -434,9 +436,10 @@ def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
             script = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
             text = script.get("table", arms.table)(runs[0])
             written |= set(page.save({place.name: text}, place.parent))
-    runs, place = found[ANIMATED], to / ANIMATED
-    film = gan.animation(runs[-1])
-    return written | set(page.save({place.name: film}, place.parent))
+    for sweep in ANIMATED:
+        place, film = to / sweep, gan.animation(found[sweep][-1])
+        written |= set(page.save({place.name: film}, place.parent))
+    return written
 
 
 def reduce_colors(path: Path) -> None:

@@ -22,12 +22,13 @@ from matplotlib.axes import Axes
 
 from d2lpar.arrays import figure as arrays
 from d2lpar.arrays import result as timing
+from d2lpar.datasets import punks
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.figures.page import Picture
 from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
-from d2lpar.least_squares.result import comparable
+from d2lpar.least_squares.result import comparable, seconds_of
 from d2lpar.lenet.result import pooled
 from d2lpar.low_precision import figure as low_precision
 from d2lpar.low_precision.result import baseline, merged
@@ -53,8 +54,9 @@ from d2lpar.records.kinds import (
     timed_epochs,
 )
 from d2lpar.scaling import figure as scaling
-from d2lpar.scaling.model import all_reduces, studies
-from d2lpar.scaling.result import comparisons, pays_from, speedups
+from d2lpar.scaling.model import Study, all_reduces, studies
+from d2lpar.scaling.result import comparisons, pairs_of, pays_from, speedups
+from d2lpar.text import number
 from d2lpar.workers import figure as workers
 
 FIGURES = Path(__file__).parents[1] / "figures"
@@ -183,6 +185,11 @@ def to_accuracy(runs: Runs, enough: float = 0.80) -> list[float]:
     return found
 
 
+def pairs_at(study: Study) -> int:
+    """How many pairs of samples a study has at each batch."""
+    return min(map(len, pairs_of(study, 2).values()))
+
+
 D2L = {"global_batch_size": 256, "seconds on 1": 1.8, "seconds on 2": 2.5}  # V100s
 
 
@@ -205,7 +212,10 @@ def two_devices(cores: Runs, gpus: Runs) -> Picture:
         when=all(c.ratio < 1 for c in small) and all(c.ratio > 1 for c in large),
         by=[*small, *large],
     )  # fmt: skip
-    words = "LeNet in Gluon, 5 rounds in turn; dots: all pairs, lines: medians"
+    words = (
+        "a step of LeNet in Gluon, on GPUs with CUDA graphs on both sides; dots: pairs "
+        f"in turn, n = {pairs_at(found[0])} and {pairs_at(found[-1])}; lines: medians"
+    )
     drawn = picture(title, words, [*cores, *gpus], (7.6, 4.4))
     (axes,) = drawn.axes
     scaling.speedup(axes, found)
@@ -264,18 +274,35 @@ def memory(runs: Runs) -> Picture:
         when=max(abs(1 - r) for r in alone) < 0.11 and max(both) < 1.1 and less > off,
         off=100 * off, less=100 * less,
     )  # fmt: skip
-    words = "LeNet from scratch, 8,192 images, largest resident memory, n = 3"
-    drawn = picture(title, words, runs, (7.6, 4.2))
+    samples = run.lines_of(ArmSample)
+    counted = group(
+        samples, lambda x: x.batch_size, lambda x: memory_estimate.of_sample(run, x)
+    )
+    assert all(max(of) < 1.01 * min(of) for of in counted.values())
+    words = (
+        "LeNet from scratch, 8,192 images, largest resident memory, n = "
+        f"{max(x.round for x in samples) + 1}"
+    )
+    drawn = picture(title, words, runs, (7.6, 4.4))
     (axes,) = drawn.axes
-    for k, (arm, at) in enumerate(shares.items()):
-        look = page.look(k, color=page.COUNTS[k])
-        page.quartiles(axes, list(at.items()), label=arm, **look)
-    limit(axes, 1, "as counted", end="right")
+    lines = {
+        arm: group(same, lambda x: x.batch_size, lambda x: x.peak_bytes)
+        for arm, same in group(samples, lambda x: x.arm).items()
+    }
+    lines["counted for either"] = counted
+    ends = []
+    for k, (name, at) in enumerate(lines.items()):
+        style = page.look(k, color=page.COUNTS[k])
+        if at is counted:
+            style = {"color": page.INK, "lw": 1}
+        curve = [(batch, median(values) / 2**20) for batch, values in at.items()]
+        axes.plot(*zip(*curve), **style)
+        ends.append((*curve[-1], name, style))
     page.log_along(axes, "x", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    axes.set(ylim=(0, 1.3), xlabel="global batch size")
-    axes.set_ylabel("memory measured / counted")
-    axes.legend(loc="lower left")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.0f}")
+    axes.set(ylim=(0, None), xlabel="global batch size", ylabel="MiB")
+    page.name_ends(axes, ends)
     return drawn
 
 
@@ -315,27 +342,62 @@ def kernels(cores: Runs, gpus: Runs) -> Picture:
     """Are kernels in CUDA C worth it?"""
     found = seconds([*cores, *gpus])
     update = next(work for work, _ in found if work.startswith("p"))
-    places = dict.fromkeys(arm.split(", ", 1)[1] for work, arm in found)
+    arms = [arm.split(", ", 1) for work, arm in found if work == update]
+    ways, places = (list(dict.fromkeys(names)) for names in zip(*arms))
     gains = {
         place: compare(
             found[update, f"MXNet, {place}"], found[update, f"kernel, {place}"]
         )
         for place in places
     }
-    on_cores = [gain for place, gain in gains.items() if "GPU" not in place]
-    least, *_, most = sorted(gain.ratio for gain in on_cores)
+    told = [gain for place, gain in gains.items() if "GPU" not in place]
+    least, *_, most = sorted(gain.ratio for gain in told)
     title = claim(
         "A kernel updates {a:.0f} to {b:.0f} times as fast as MXNet on cores",
-        when=least > 1, by=on_cores, a=least, b=most,
+        when=least > 1, by=told, a=least, b=most,
     )  # fmt: skip
-    words = "p -= step * grad, 50,000,000 float32 on each device, n = 21"
-    drawn = page.new(
-        title, words, [*cores, *gpus], (7.6, 6), rows=2, height_ratios=(9, 2)
+    n = max(summary.n for summary in found.values())
+    words = (
+        f"p -= step * grad, 50,000,000 float32 on each device, n = {n}; "
+        f"{machine(cores[0])}; {machine(gpus[0])}"
     )
-    for axes, (run,) in zip(drawn.axes, (cores, gpus)):
-        arms = [arm for arm in arm_times(run) if arm.work == update and arm.seconds]
-        page.dots(axes, list(map(benchmark.row, arms)), "s", log=False)
-        axes.set_title(machine(run))
+    runs = [*cores, *gpus]
+    size = 10.4, 2.9
+    drawn = page.new(title, words, runs, size, columns=len(places), sharey=True)
+    rows = {
+        place: [
+            (k, found.get((update, f"{way}, {place}"))) for k, way in enumerate(ways)
+        ]
+        for place in places
+    }
+    # The second largest: a single outlier is a number at the edge.
+    slowest = {
+        place: max(sorted(of.samples)[-2] for _, of in rows[place] if of)
+        for place in places
+    }
+    on_cores = max(slowest[place] for place in places if "GPU" not in place)
+    for axes, place in zip(drawn.axes, places):
+        right = 1.2e3 * (slowest[place] if "GPU" in place else on_cores)
+        for k, summary in rows[place]:
+            if summary is None:
+                continue
+            ms, middle = [1e3 * s for s in summary.samples], 1e3 * summary.median
+            inside = [s for s in ms if s < right]
+            style = {"color": page.OURS, "ls": ""}
+            axes.plot(inside, [k] * len(inside), marker=".", alpha=0.4, **style)
+            axes.plot(middle, k, marker="o", ms=7, **style)
+            axes.annotate(
+                number(middle), (middle, k), (0, 7), textcoords="offset points",
+                ha="center", size=9,
+            )  # fmt: skip
+            if len(inside) < len(ms):
+                beyond = f"one: {number(max(ms))} \u2192"
+                style = {"ha": "right", "va": "top", "size": 9, "color": page.PALE}
+                axes.text(right, k + 0.14, beyond, **style)
+        axes.set(xlim=(0, right), ylim=(len(ways) - 0.5, -0.7), xlabel="ms")
+        axes.set_title(place)
+        axes.set_yticks(range(len(ways)), ways)
+        axes.grid(False, axis="y")
     return drawn
 
 
@@ -367,9 +429,10 @@ def speedup(cores: Runs, gpus: Runs) -> Picture:
     )  # fmt: skip
     with_graphs = {run.header.gpu_build["cuda_graphs"] for run in gpus}
     graphs = {frozenset([True]): "with", frozenset([False]): "without"}
+    n = pairs_at(studies(cores)[0]), pairs_at(studies(gpus)[0])
     words = (
-        f"a step of LeNet, on GPUs {graphs[frozenset(with_graphs)]} CUDA graphs; dots: "
-        "pairs of 5 samples in turn, lines: medians"
+        f"a step of LeNet, on GPUs {graphs[frozenset(with_graphs)]} CUDA graphs on "
+        f"both sides; dots: pairs in turn, n = {n[0]} and {n[1]}; lines: medians"
     )
     return panels(
         title, words, (cores, gpus), (10.4, 4.6),
@@ -426,9 +489,8 @@ def one_step() -> Picture:
     "scaling/all-reduce",
     "scaling/book-1thread-*",
     "gpus/scaling/book-1thread-*",
-    "h200/timing/book-gpu2",
 )
-def all_reduce(cores: Runs, gpus: Runs, copying: Runs) -> Picture:
+def all_reduce(cores: Runs, gpus: Runs) -> Picture:
     """How fast is an all-reduce, by size and algorithm?"""
     # The two trainings of a study are two sittings, which are never pooled.
     found = [
@@ -445,19 +507,19 @@ def all_reduce(cores: Runs, gpus: Runs, copying: Runs) -> Picture:
         n=len(found), slower=len(slower), faster=len(faster),
     )  # fmt: skip
     words = (
-        "medians, ranges; hollow: LeNet's 8 arrays, beside one array of as many "
-        "bytes; book, ring: issued by Python"
+        "medians and ranges of the studies in Gluon; book and ring are issued by "
+        "Python, array by array"
     )
     ways = ("book", "ring", "kvstore device")
-    drawn = panels(
-        title, words, (cores, gpus), (10.4, 4.6),
-        lambda axes, runs: scaling.all_reduce(axes, runs, ways),
+    drawn = page.new(
+        title, words, [*cores, *gpus], (10.4, 6.2), rows=2, columns=2,
+        height_ratios=(5, 2),
     )  # fmt: skip
-    right = drawn.axes[1]
-    for direction, words in (("device to device", "copies between H200s"),
-                             ("host to device", "copies from the host")):  # fmt: skip
-        rows = timing.rows_of(direction, timing.rows(copying))
-        limit(right, max(row.gb_per_sec / row.num_devices for row in rows), words)
+    for column, runs in enumerate((cores[:1], gpus[:1])):
+        above, below = drawn.axes[column], drawn.axes[2 + column]
+        scaling.all_reduce(above, runs, ways)
+        scaling.gradients(below, runs, ways)
+        above.set_title(machine(runs[0]))
     return drawn
 
 
@@ -518,9 +580,6 @@ def local_steps(runs: Runs) -> Picture:
 )
 def methods(cores: Runs, gpus: Runs) -> Picture:
     """Which methods reach the optimum, how soon, and sooner on two devices?"""
-    ends = {
-        least_squares.row_name(run): run.lines[-1].distance for run in (*cores, *gpus)
-    }
     missed = {run.header.variant for run in cores if run.lines[-1].distance > 1e-6}
     by_method = comparable(cores)
     reached = [same for same in by_method if same[0].header.variant not in missed]
@@ -529,21 +588,16 @@ def methods(cores: Runs, gpus: Runs) -> Picture:
         when=len(reached) == 3 and "gradient" in missed,
     )
 
-    def draw(axes: Axes, runs: Runs) -> None:
-        rows = [
-            row._replace(note=f"{row.note or '-'}  {ends[row.name]:.0e}")
-            if ends[row.name] < 1e-6
-            else row._replace(note="not converged", color=page.GREY)
-            for row in least_squares.rows_by_count(runs)
-        ]
-        page.dots(axes, rows, "s", log=True)
-        head = {"transform": axes.get_yaxis_transform(), "size": 9, "color": page.PALE}
-        axes.text(1.01, -0.7, "time  speedup  distance", va="center", **head)
-
+    n = {seconds_of(run).n for run in cores}, {seconds_of(run).n for run in gpus}
     words = (
-        "min ||A x - b||, A of 10,000 \u00d7 1,000, n = 3; distance of x to the optimum"
+        "min ||A x - b||, A of 10,000 \u00d7 1,000; dots: n = "
+        f"{max(n[0])} and {max(n[1])} solves; a factor where one is told"
     )
-    return panels(title, words, (cores, gpus), (7.6, 8.8), draw, rows=2)
+    return panels(
+        title, words, (cores, gpus), (10.4, 4.2),
+        lambda axes, runs: least_squares.slopes(axes, runs, missed),
+        columns=2,
+    )  # fmt: skip
 
 
 # Chapter 10: the GAN
@@ -589,6 +643,29 @@ def faces(first: Runs, others: Runs, without: Runs) -> Picture:
     right.set_ylabel("share of real faces covered")
     right.set_xticks([0, 10_000, 20_000], ["0", "10,000", "20,000"])
     right.legend(loc=(0.4, 0.57))
+    return drawn
+
+
+@answers("gan/published", "gpus/gan/as-published-gpu1")
+def published(runs: Runs) -> Picture:
+    """What does the CryptoPunks notebook's recipe draw?"""
+    (run,) = runs
+    end = run.lines_of(FrameRecord)[-1]
+    real = references(run)["other real faces"]["coverage"]
+    title = claim(
+        "The published recipe covers {a:.0f} % of faces, other real faces {b:.0f} %",
+        when=end.num_steps == 4_000, a=100 * end.coverage, b=100 * real,
+    )  # fmt: skip
+    words = (
+        "4,000 steps on all 10,000 faces at once; left: eight noises in training; "
+        "right: 25 faces at the end"
+    )
+    drawn = page.new(
+        title, subtitle(words, runs), runs, (10.4, 4.6), columns=2, width_ratios=(4, 3)
+    )
+    left, right = drawn.axes
+    gan.strip(left, run)
+    gan.show(right, punks.from_png(end.samples, 5, 5))
     return drawn
 
 
@@ -640,14 +717,17 @@ def sharing(runs: Runs) -> Picture:
 
 @answers(
     "peers/lenet", "peers/custom-cpu2", "gpus/peers/custom-gpu2",
-    "gpus/peers_d2l/custom-gpu2", "gpus/peers_8192/custom-gpu2",
+    "gpus/peers_d2l/custom-gpu2", "gpus/forms_256/custom-gpu1",
 )  # fmt: skip
-def peers(cores: Runs, small: Runs, d2ls: Runs, large: Runs) -> Picture:
+def peers(cores: Runs, gpus: Runs, d2ls: Runs, forms: Runs) -> Picture:
     """How fast is d2lpar beside PyTorch and d2l?"""
+    of_forms = [arm for run in forms for arm in arm_times(run)]
     arms = {
-        f"batch 256, {machine(cores[0])}": fastest(cores),
-        f"batch 256, {machine(small[0])}": fastest([*small, *d2ls]),
-        f"batch 8,192, {machine(large[0])}": fastest(large),
+        f"{machine(cores[0])}: each library's fastest row": fastest(cores),
+        f"{gpus[0].header.on_gpus[0]}: PyTorch eager, JAX by step": fastest(
+            [*gpus, *d2ls]
+        ),
+        f"another {forms[0].header.on_gpus[0]}: forms of a step": of_forms,
     }
     here = next(iter(arms.values()))
     on_cores = {side(arm): arm.summary for arm in here}
@@ -656,23 +736,22 @@ def peers(cores: Runs, small: Runs, d2ls: Runs, large: Runs) -> Picture:
         for name, seconds in on_cores.items()
         if name != "PyTorch"
     ]
+    torch = {arm.name: arm.summary for arm in of_forms if side(arm) == "PyTorch"}
+    slowest = max(torch.values(), key=lambda seconds: seconds.median)
+    quickest = min(torch.values(), key=lambda seconds: seconds.median)
+    form = compare(slowest, quickest)
     title = claim(
-        "On two cores PyTorch's loop is fastest; on GPUs see each row's form",
-        when=all(c.ratio > 1 for c in beaten),
-        by=beaten,
-    )
-    words = (
-        "an epoch of LeNet, each side's fastest way, PyTorch eager; at 8,192 no "
-        "training learnt"
-    )
-    runs = [*cores, *small, *d2ls, *large]
+        "On two cores PyTorch's loop is fastest; on a GPU its form decides",
+        when=all(c.ratio > 1 for c in beaten), by=[*beaten, form],
+    )  # fmt: skip
+    words = "an epoch of LeNet, 60,000 images, batch 256; every training learns"
     named = {
         heading: [
             arm._replace(name=arm.name.replace("concise", "in Gluon")) for arm in same
         ]
         for heading, same in arms.items()
     }
-    drawn = benchmark.rows(title, words, runs, named)
+    drawn = benchmark.rows(title, words, [*cores, *gpus, *d2ls, *forms], named)
     for axes in drawn.axes:
         axes.set_xlim(right=1.05 * axes.get_xlim()[1])
     return drawn

@@ -295,7 +295,7 @@ def _forms(runs: Runs) -> str:
     """
     rows = []
     for run in runs:
-        card = labels.hardware([run.header])
+        card = labels.machine(run.header)
         for arm, same in group(run.lines_of(ArmSample), lambda x: x.arm).items():
             processes = list(group(same, lambda x: x.round).values())
             times = [

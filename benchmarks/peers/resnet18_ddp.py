@@ -62,8 +62,8 @@ def resnet18(channels, params, device):
     return net.to(device)
 
 
-def replica(channels, params, device):
-    net = resnet18(channels, params, device)
+def replica(channels, params, device, dtype=torch.float32):
+    net = resnet18(channels, params, device).to(dtype)
     ids = [device] if device.index is not None else []
     return DistributedDataParallel(net, device_ids=ids)
 
@@ -81,10 +81,12 @@ def train(args, device):
     torch.manual_seed(args.seed)
     if args.check:
         first = job.first_steps_of_resnet(args.check, dist.get_world_size())
-        net = replica(args.channels, first.check, device)
+        channels = len(first.check[0])  # a narrow network shows the same
+        net = replica(channels, first.check, device, torch.float64)
         optimizer, losses = pytorch_loop.sgd(net, first.lr), []
+        images = X.double()
         for index in torch.tensor(first.index, device=device):
-            loss = train_batch(net, optimizer, X, y, index)
+            loss = train_batch(net, optimizer, images, y, index)
             dist.all_reduce(loss)
             losses.append(float(loss) / len(index))
         ddp.refuse(job.disagreement(losses, first, job.RELATIVE_RESNET), device)

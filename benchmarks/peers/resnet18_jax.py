@@ -123,12 +123,16 @@ def main() -> None:
     params, stats = jax.device_put(initial(args.channels, args.seed), on_all)
     if args.check:
         first = job.first_steps_of_resnet(args.check, n)
-        state, losses = jax.device_put((first.check, stats), on_all), []
-        state = jax.tree.map(jnp.copy, state)  # a step donates them
+        jax.config.update("jax_enable_x64", True)
+        to_64 = functools.partial(jax.tree.map, lambda a: a.astype(jnp.float64))
+        _, narrow = initial(len(first.check[0]), args.seed)  # it shows the same
+        state = to_64(jax.device_put((first.check, narrow), on_all))
+        images, losses = to_64(X), []
         for index in first.index:
             index = jax.device_put(index.reshape(n, -1), split)
-            *state, loss = train_batch(*state, X, y, index, first.lr)
+            *state, loss = train_batch(*state, images, y, index, first.lr)
             losses.append(float(loss))
+        jax.config.update("jax_enable_x64", False)
         job.refuse(job.disagreement(losses, first, job.RELATIVE_RESNET))
     for epoch in range(args.num_epochs):
         jax.block_until_ready(params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy
 from matplotlib import style
@@ -167,16 +167,15 @@ def unstable(summary: Summary) -> str:
     return f"unstable: {100 * apart:.0f} %" if apart > UNSTABLE else ""
 
 
-def by_count(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
+def by_count(seconds: Mapping[str, Summary]) -> list[Row]:
     """Return a row per device count, ascending, with the speedup over the first."""
     base, *_ = seconds.values()
     rows = []
-    for k, (name, samples) in enumerate(seconds.items()):
+    for k, (name, summary) in enumerate(seconds.items()):
         note = NOT_TIMED
-        if samples:
-            known = ratio(summarize(base), summarize(samples)) if base else None
-            note = times_as_fast(known)
-        rows.append(Row(name, samples, count_color(k), note))
+        if summary.n:
+            note = times_as_fast(ratio(base, summary) if base.n else None)
+        rows.append(Row(name, summary.samples, count_color(k), note))
     return rows
 
 
@@ -204,6 +203,22 @@ def log_along(axes: Axes, which: str, base: int = 10) -> None:
     axis.set_minor_formatter(NullFormatter())
     if base == 10 and high / low < 300:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+
+
+def name_ends(
+    axes: Axes, ends: Sequence[tuple[float, float, str, Mapping[str, Any]]]
+) -> None:
+    """Write names at the ends (x, y, name, look) of lines, apart from each other."""
+    place = axes.transData.transform
+    height, low = 12 * axes.figure.dpi / 72, -numpy.inf  # of a line of text, in pixels
+    for x, y, name, look_of in sorted(ends, key=lambda end: end[1]):
+        across, up = place((x, y))
+        up = low = max(up, low + height)
+        at = axes.transData.inverted().transform((across, up))
+        axes.annotate(
+            name, at, (8, 0), textcoords="offset points", va="center", size=9,
+            color=darker(to_hex(look_of["color"])), annotation_clip=False,
+        )  # fmt: skip
 
 
 def bytes_along(axes: Axes, name: str) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records import comparison, labels
-from d2lpar.records.kinds import Run, group, timed_epochs
+from d2lpar.records.kinds import Run, group
 from d2lpar.text import plural
 
 
@@ -23,7 +23,7 @@ def seconds(
     for run in runs:
         name = labels.CHAPTERS.get(run.header.chapter, run.header.chapter)
         name = f"{name}, {labels.configuration(run.header)}"
-        samples[name] = [epoch.seconds for epoch in timed_epochs(run)]
+        samples[name] = comparison.seconds_per_epoch(run)
     rows = page.by_count(samples)
     title = page.answer(answers, "seconds", "Seconds per epoch")
     size = (7.6, page.height(len(rows)))

@@ -50,9 +50,9 @@ def train(
 ) -> Iterator[GanEpochRecord | FrameRecord]:
     """Train both networks, yielding a record per epoch, and frames.
 
-    Arguments and errors are those of :func:`d2lpar.lenet.train`, :func:`step` and
+    Arguments and errors are as in :func:`d2lpar.lenet.train`, :func:`step` and
     :func:`start`; `beta1` is Adam's. Frames are drawn before the first epoch, after 1,
-    2, 4, ..., after every `frames_every`, and after the last.
+    2, 4, ... epochs, after every `frames_every` epochs, and after the last epoch.
     """
     check_settings(global_batch_size, lr, num_epochs)
     if not (isinstance(beta1, numbers.Real) and 0 <= beta1 < 1):

@@ -63,7 +63,7 @@ for _loss in (_d_loss, _g_loss):
 
 @dataclass
 class TrainingState:
-    """The state after `epoch` epochs, on the host, from which :func:`train` goes on."""
+    """The state after `epoch` epochs, on the host: :func:`train` continues from it."""
 
     params_D: list[numpy.ndarray]  # with spectral vectors; running averages stay 0, 1
     params_G: list[numpy.ndarray]
@@ -112,8 +112,8 @@ def start(
 ) -> TrainingState:
     """Return the state before the first epoch, drawn from `seed` on the host.
 
-    The networks are the notebook's, or those of a `width` with a `d_norm` of
-    :data:`D_NORMS`. Raises :class:`SettingError` for others.
+    The networks are the notebook's, or have a `width` and a `d_norm` of
+    :data:`D_NORMS`. Raises :class:`SettingError` for other values.
     """
     if width is not None:
         check_whole("width", width, 1_024)

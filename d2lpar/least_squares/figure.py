@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from matplotlib.axes import Axes
 
@@ -14,8 +14,10 @@ from d2lpar.least_squares.result import (
     knows_optimum,
     least_of,
     repeats,
+    seconds_of,
 )
 from d2lpar.records import labels
+from d2lpar.records.comparison import ratio
 from d2lpar.records.kinds import PointRecord, Run, group
 
 METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours' order
@@ -109,6 +111,31 @@ def rows_by_count(runs: Sequence[Run]) -> list[page.Row]:
     """Return rows of seconds to the end on each number of devices, by method."""
     rows = []
     for same in comparable(runs):
-        seconds = [[points[-1].seconds for points in repeats(run)] for run in same]
+        seconds = map(seconds_of, same)
         rows += page.by_count(dict(zip(map(row_name, same), seconds)))
     return rows
+
+
+def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> None:
+    """Draw a line per method from its seconds on the fewest devices to the most.
+
+    `greyed` are methods that did not converge.
+    """
+    for same in comparable(runs):
+        found = [seconds_of(run) for run in same]
+        color = page.GREY if same[0].header.variant in greyed else page.OURS
+        style = {"color": color, "ls": page.LINES[color == page.GREY]}
+        for x, summary in enumerate(found):
+            axes.plot([x] * summary.n, summary.samples, ".", color=color, alpha=0.45)
+        axes.plot([summary.median for summary in found], "o", **style)
+        known = page.times_as_fast(ratio(found[0], found[-1]))
+        words = (_method(same[0]), known, "not converged" * (color == page.GREY))
+        axes.annotate(
+            ", ".join(filter(None, words)), (len(found) - 1, found[-1].median),
+            (8, 0), textcoords="offset points", va="center", size=9,
+        )  # fmt: skip
+    axes.set_xticks(range(len(same)), [labels.count(run.header) for run in same])
+    axes.set_xlim(-0.15, len(same) - 0.1)
+    axes.grid(False, axis="x")
+    page.log_along(axes, "y")
+    axes.set_ylabel("seconds")

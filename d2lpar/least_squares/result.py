@@ -49,9 +49,14 @@ def repeats(run: Run) -> list[list[PointRecord]]:
 
 
 def seconds_of(run: Run) -> Summary:
-    """Summarize the seconds of a solve over the repeats."""
-    seconds = [points[-1].seconds for points in repeats(run)]
-    return summarize(seconds, floor=floor_of(run.header))
+    """Summarize the seconds of a solve; a process makes one, or some `repeats`."""
+    in_one_process = run.header.settings.get("repeats", 1)
+    processes = group(
+        [points[-1] for points in repeats(run)],
+        lambda last: last.repeat // in_one_process,
+        lambda last: last.seconds,
+    )
+    return summarize(*processes.values(), floor=floor_of(run.header))
 
 
 def least_of(runs: Sequence[Run]) -> float:

@@ -203,7 +203,7 @@ def measure(
     """Solve a problem `repeats` times, yielding a record per point of each history.
 
     `data` defaults to the notes' problem, 10,000 x 1,000; `num_epochs` are of
-    "averaging"; `options` are those of :func:`solve`. If A is in memory, iterative
+    "averaging"; `options` are for :func:`solve`. If A is in memory, iterative
     methods start at the notes' x. The last record of a repeat holds the first five
     elements of x, and for "averaging" up to 1,000.
     """

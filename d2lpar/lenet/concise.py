@@ -1,4 +1,4 @@
-"""LeNet in Gluon; the losses are those of :mod:`d2lpar.lenet.scratch`.
+"""LeNet in Gluon, with the same losses as :mod:`d2lpar.lenet.scratch`.
 
 Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 """
@@ -111,7 +111,7 @@ def train_batch(
     `X` is float32 (n, 1, 28, 28) or what `net` takes, `y` (n,). Returns the losses,
     (n_k,) per busy device, not waited for. Errors: :func:`d2lpar.parallel.train_batch`.
     Devices listed several times, in turn, as by ``d2lpar.devices.for_chunks(devices)``,
-    compute as many shards: :func:`train_chunks`.
+    compute a shard for each time: :func:`train_chunks`.
     """
     count = len(set(devices))
     if any(device != devices[k % count] for k, device in enumerate(devices)):

@@ -56,7 +56,7 @@ class Need:
 
     @property
     def by_device(self) -> list[int]:
-        """Return the bytes on each device, without those of the process."""
+        """Return the bytes on each device, without the process's own bytes."""
         each = self.bytes_at("each device", "each GPU")
         return [each + self.bytes_at("first device")] + [each] * (self.num_devices - 1)
 
@@ -67,7 +67,7 @@ class Need:
 
     @property
     def by_memory(self) -> list[int]:
-        """Return the bytes in each separate memory: the host's, or that of each GPU."""
+        """Return the bytes in each separate memory: the host's, or each GPU's."""
         return self.by_device if self.kind == "gpu" else [self.total]
 
     def text(self, *more: tuple[str, str]) -> str:

@@ -4,7 +4,7 @@
 one to eight devices, in 20 seconds; it finds the puzzle by the function's name.
 
 In the puzzles with `exchange`, ``arrays[k]`` is the array of device k. A device cannot
-read another one's array: it must be sent. A call of `exchange` is one *round* ::
+read an array of another device. It must be sent. A call of `exchange` is a *round* ::
 
     at_1, at_2 = exchange([(arrays[0], 1), (arrays[1], 2)])
 
@@ -65,9 +65,9 @@ def recursive_doubling(arrays, exchange):
     """5. All-reduce in log2 N rounds: in each round, pairs exchange what they have.
 
     In place. Target: log2 N rounds, log2 N arrays over the busiest link, memory 3. If N
-    is no power of 2, and M the largest one below it, the devices from M on send their
-    arrays to others first and get the sum last: log2 M + 2 rounds and arrays.
-    Example with 4 devices: 0 and 1 exchange while 2 and 3 do; then 0 and 2, 1 and 3.
+    is no power of 2, let M be the largest power below it. The devices from M on first
+    send their arrays away, and get the sum last: log2 M + 2 rounds and arrays.
+    Example: first devices 0 and 1, and 2 and 3, exchange; then 0 and 2, and 1 and 3.
     """
     raise NotImplementedError
 
@@ -75,9 +75,9 @@ def recursive_doubling(arrays, exchange):
 def reduce_scatter(arrays, exchange):
     """6. Reduce-scatter: device k ends with part k of the sum, in arrays[k][part k].
 
-    Parts are as in puzzle 1; the others may hold anything. Target: N - 1 rounds,
-    (N - 1) / N arrays over the busiest link, memory 1 + 2 / N; if parts are uneven, the
-    longest one counts in place of 1 / N.
+    Parts are as in puzzle 1. The other parts may hold anything. Target: N - 1 rounds,
+    (N - 1) / N arrays over the busiest link, memory 1 + 2 / N. If parts are uneven, the
+    length of the longest part replaces 1 / N.
     Example: [1, 2] and [3, 4] become [4, anything] and [anything, 6].
     """
     raise NotImplementedError
@@ -93,7 +93,7 @@ def all_gather(arrays, exchange):
 
 
 def ring(arrays, exchange):
-    """8. All-reduce in a ring: device k sends to k + 1 only, the last one to device 0.
+    """8. All-reduce in a ring: device k sends to k + 1 only, the last device to 0.
 
     In place, with parts as in puzzle 1. Target: 2 (N - 1) rounds, 2 (N - 1) / N arrays
     over the busiest link, memory 1 + 2 / N.
@@ -119,9 +119,9 @@ def local_sgd(ws, gradients, lr, num_steps, steps_between, exchange):
     """10. Local SGD: every device steps alone; now and then all take the mean.
 
     ws[k] is device k's replica and gradients[k](w) the gradient of its samples at w. Do
-    num_steps of w = w - lr * gradient; after every steps_between of them, and after the
-    last one, replace all replicas by their mean, in place. Targets: for each mean those
-    of puzzle 8, memory 4.
+    num_steps of w = w - lr * gradient. After every steps_between steps, and after the
+    last step, replace all replicas by their mean, in place. Targets: for each mean as
+    in puzzle 8, but memory 4.
     Example: 5 steps with steps_between = 2 take the mean after steps 2, 4 and 5.
     """
     raise NotImplementedError
@@ -134,7 +134,7 @@ def fsdp(shards, buffers, gradients, lr, exchange):
     buffers[k] has room for one whole layer. gradients[k](l, w) is the gradient (as long
     as w) of device k's samples, where w are all the parameters of layer l, on device k.
     Take one step of w = w - lr * g, in place in the shards, with g the sum of all
-    gradients. Targets: for each of 3 layers those of puzzles 7 and 6; memory 2 + 5 / N:
+    gradients. Targets: for each of 3 layers as in puzzles 7 and 6; memory 2 + 5 / N:
     a layer, its gradient, three shards, and two parts that travel. Example: shards [1]
     and [2] of w = [1, 2], gradients [4, 0] and [0, 8], lr 0.5 become [-1] and [-2].
     """
@@ -145,12 +145,13 @@ def pipeline(num_stages, num_batches, run):
     """12. A pipeline: stage s holds some layers, and micro-batches go through all.
 
     run([(0, "forward", 1), (1, "forward", 0)]) is one round, in which stage 0 works on
-    micro-batch 1 while stage 1 works on micro-batch 0; a stage does one thing a round.
-    Forward of stage s needs that of stage s - 1, backward needs the stage's own forward
-    and the backward of stage s + 1, each from an earlier round. Bring all micro-batches
-    forward and backward. A stage holds one from its forward to its backward. Target for
-    S stages and M micro-batches: 2 (M + S - 1) rounds, 2 S (S - 1) bubbles (a stage
-    without work in a round), and at most min(S, M) micro-batches held by a stage.
+    micro-batch 1 while stage 1 works on micro-batch 0. A stage does one thing a round.
+    Forward of stage s needs the forward of stage s - 1. Backward needs the stage's own
+    forward and the backward of stage s + 1. Both must be of earlier rounds. Bring all
+    micro-batches forward and backward. A stage holds a micro-batch from its forward to
+    its backward. Target for S stages and M micro-batches: 2 (M + S - 1) rounds,
+    2 S (S - 1) bubbles (a stage without work in a round), and at most min(S, M)
+    micro-batches held by a stage.
     Example: with 2 stages and 1 micro-batch four rounds, each with one stage at work.
     """
     raise NotImplementedError
@@ -159,17 +160,17 @@ def pipeline(num_stages, num_batches, run):
 def overlap(num_layers, backward, send, wait):
     """13. Overlap: sum the gradients of late layers while early layers still compute.
 
-    backward(l) computes the gradient of layer l, after those of all layers behind it,
-    and returns when it is there. send(l) queues its all-reduce and returns at once; the
-    link serves one layer at a time. wait(l) returns when the sum is there: wait for all
-    layers. Target: the fewest seconds possible.
+    backward(l) computes the gradient of layer l and returns when it is there. Compute
+    the gradients of all layers behind it first. send(l) queues the all-reduce of layer
+    l and returns at once. The link serves one layer at a time. wait(l) returns when the
+    sum is there: wait for all layers. Target: the fewest seconds possible.
     Example: two layers of 3 s each, sent in 2 s each, need 8 s; without overlap 10 s.
     """
     raise NotImplementedError
 
 
 def batch_norm(counts, means, variances):
-    """14. Mean and variance of a whole batch, from those of its shards.
+    """14. Mean and variance of a whole batch, from means and variances of its shards.
 
     Shard k has counts[k] >= 1 samples with the means means[k] (d,), and variances[k]
     (d,) are the mean squared distances from *these*. Return (mean, variance).
@@ -206,7 +207,7 @@ def rebinding(arrays, exchange):
     """17. The book's all-reduce for PyTorch, printed in 2021: one device gets the sum.
 
     A reader found the bug: https://github.com/d2l-ai/d2l-zh/pull/955. All arrays should
-    become the sum, in place. Targets: those of puzzle 3.
+    become the sum, in place. Targets as in puzzle 3.
     """
     for k in range(1, len(arrays)):
         arrays[0][:] += exchange([(arrays[k], 0)])[0]
@@ -266,7 +267,7 @@ def accumulate(grads, gradients, counts, exchange):
     gradients[k](m) is the gradient, summed over samples, of micro-batch m on device k,
     which has counts[k][m] samples. Devices may have unequal numbers of micro-batches.
     grads[k] holds the gradient of the step before. Put into each the mean over all
-    samples. Targets: those of puzzle 8, but memory 3.
+    samples. Targets as in puzzle 8, but memory 3.
     Example: gradients [2] of 1 sample and [4] of 2, on one device, have the mean [2].
     """
     raise NotImplementedError
@@ -275,8 +276,9 @@ def accumulate(grads, gradients, counts, exchange):
 def tied(grads, exchange):
     """23. Tied weights in a pipeline: the first and the last stage share a layer.
 
-    grads[0] and grads[-1] are gradients of their uses of it, the others those of other
-    layers. Make both the gradient of the layer. Target: one round and array, memory 3.
+    grads[0] and grads[-1] are gradients of their uses of the layer. All other arrays
+    belong to other layers. Replace both gradients by the gradient of the layer. Target:
+    one round and array, memory 3.
     Example: [1], [5] and [2] become [3], [5] and [3].
     """
     raise NotImplementedError
@@ -287,9 +289,9 @@ def dropout(shards, seeds, draws, rate, exchange):
 
     shards[k] (rows,) are device k's rows of a batch. draws[k](seed, start, stop) are,
     on device k, the random numbers in [0, 1) of rows start:stop of the whole batch, for
-    an array `seed` of one number. seeds[0] counts, the other seeds are any. Set each
-    row to 0 unless its number is above `rate`, and divide the others by 1 - rate, in
-    place. Target: log2 N rounds and log2 N numbers, memory 5 shards and 4 numbers.
+    an array `seed` of one number. Only seeds[0] counts. Set each row to 0 unless its
+    number is above `rate`, and divide all other rows by 1 - rate, in place. Targets:
+    log2 N rounds and log2 N numbers, memory 5 shards and 4 numbers.
     Example: with rate 0.5 and numbers 0.2 and 0.7 rows [3] and [3] become [0] and [6].
     """
     raise NotImplementedError

@@ -127,7 +127,7 @@ def _check_content(checkpoint: Checkpoint) -> None:
     elif not all(facts.get(name, -1) >= 0 for name in ("epoch", "seed")):
         found = f"epoch or seed is missing or negative: {str(facts)[:60]}"
     elif epochs != sorted({*epochs}) or epochs[-1:] != [checkpoint.epoch]:
-        found = f"its lines are not those of epochs up to {checkpoint.epoch}"
+        found = f"its lines are not of the epochs up to {checkpoint.epoch}"
     else:
         return
     raise CheckpointError(f"{checkpoint.path}: not a checkpoint of d2lpar ({found})")
@@ -160,7 +160,7 @@ def newest(folder: Path, run: str, like: Any = None) -> Checkpoint:
         try:
             checkpoint = load(path, like)
         except CheckpointError as error:
-            log.warning("%s; trying the one before", error)
+            log.warning("%s; trying the checkpoint before it", error)
             continue
         if not own:
             log.warning("%s has no checkpoint: continuing from %s", run, path)

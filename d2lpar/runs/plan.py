@@ -172,7 +172,7 @@ def continued(experiment: Experiment, given: Mapping[str, Any]) -> dict[str, Any
         try:
             kept, different = compared(experiment, given, path)
         except CheckpointError as error:
-            log.warning("%s; trying the one before", error)
+            log.warning("%s; trying the checkpoint before it", error)
             continue
         if not different:
             return {**kept, **given, "resume": str(path)}

@@ -31,10 +31,10 @@ def pictures(
 ) -> dict[str, page.Picture]:
     """Draw what the runs hold: ``speedup``, ``steps``, ``parts``, ``all-reduce``."""
 
-    def new(title: str, words: str, columns: int = 1) -> page.Picture:
+    def new(title: str, words: str, columns: int = 1, sharey=True) -> page.Picture:
         size = (max(7.6, 4.6 * columns), 4.2)
         note = labels.subtitle(words, runs)
-        return page.new(title, note, runs, size, columns=columns, sharey=True)
+        return page.new(title, note, runs, size, columns=columns, sharey=sharey)
 
     drawn: dict[str, page.Picture] = {}
     found = studies(runs)
@@ -54,9 +54,9 @@ def pictures(
         drawn["parts"].legend(*inks, loc="outside right upper")
     if all_reduces(runs):
         title = "The same all-reduce in several ways"
-        words = "results checked; of one array unless said"
-        drawn["all-reduce"] = new(title, words)
+        drawn["all-reduce"] = new(title, "results checked", columns=2, sharey=False)
         all_reduce(drawn["all-reduce"].axes[0], runs)
+        gradients(drawn["all-reduce"].axes[1], runs)
     return drawn
 
 
@@ -84,7 +84,7 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
     axes.axhline(1, color=page.INK, lw=1)
     across = {"transform": axes.get_yaxis_transform()}
     axes.add_artist(Rectangle((0, 1e-3), 1, 1 - 1e-3, color="0.93", zorder=0, **across))
-    axes.text(0.98, 0.97, "slower", ha="right", va="top", **across)
+    axes.text(0.02, 0.97, "slower", ha="left", va="top", **across)
     page.log_along(axes, "x", base=2)
     page.log_along(axes, "y", base=2)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}\u00d7")
@@ -137,23 +137,53 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
 
 
 def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None:
-    """Draw GB/s by bytes and variant, as NCCL counts: 2 (n - 1) / n B per device."""
-    seconds = all_reduces(runs)
-    count = max(n for n, _, _ in seconds)
-    rows = {key[1:]: row for key, row in seconds.items() if key[0] == count}
+    """Draw GB/s of one array by bytes and variant, named at the ends of their lines.
+
+    As NCCL counts: 2 (n - 1) / n times the bytes of a device, divided by the time.
+    """
+    count, rows = _of_most_devices(runs)
     found = dict.fromkeys(v for row in rows.values() for v in row if row[v].n)
+    ends = []
     for k, variant in enumerate(ways or found):
-        one = []
+        points = []
         for (arrays, size), row in sorted(rows.items()):
-            samples = row[variant].samples if variant in row else ()
-            rates = [2 * (count - 1) / count * size / s / 1e9 for s in samples]
-            if arrays == 1 and rates:
-                one.append((size, rates))
-            elif rates:
-                style = {**page.look(k), "ls": "", "mfc": "white", "ms": 9}
-                page.quartiles(axes, [(size, rates)], **style)
-        page.quartiles(axes, one, **page.look(k, label=variant))
-    page.bytes_along(axes, "bytes on each device; hollow: of several arrays")
+            samples = row[variant].samples if variant in row and arrays == 1 else ()
+            if samples:
+                bus = 2 * (count - 1) / count * size / 1e9
+                points.append((size, [bus / s for s in samples]))
+        if points:
+            page.quartiles(axes, points, **page.look(k, ms=4, lw=1.4))
+            ends.append((points[-1][0], median(points[-1][1]), variant, page.look(k)))
+    page.bytes_along(axes, "bytes of an array on each device")
     page.log_along(axes, "y")
     axes.set_ylabel("GB/s of the bus")
-    axes.legend()
+    page.name_ends(axes, ends)
+
+
+def gradients(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None:
+    """Draw milliseconds of LeNet's gradients, as one array and as several."""
+    _, rows = _of_most_devices(runs)
+    several = max(arrays for arrays, _ in rows)
+    (size,) = (size for arrays, size in rows if arrays == several)
+    found = {arrays: rows[arrays, size] for arrays in (1, several)}
+    names = [way for way in ways or found[1] if found[1][way].n]
+    for k, (arrays, of_way) in enumerate(found.items()):
+        ms = [1e3 * of_way[way].median for way in names]
+        at = [row + 0.38 * (k - 0.5) for row in range(len(names))]
+        color = (page.GREY, page.SUMS)[k]
+        axes.barh(at, ms, 0.34, color=color, label=plural(arrays, "array"))
+        for y, value in zip(at, ms):
+            axes.text(value, y, f" {number(value)}", va="center", size=9)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.margins(x=0.12)
+    axes.grid(False, axis="y")
+    axes.set_xlabel(f"ms for LeNet's gradients, {size / 2**20:.2g} MiB")
+    axes.legend(loc="lower right")
+
+
+def _of_most_devices(runs: Sequence[Run]) -> tuple[int, dict]:
+    """Return the largest device count, and its all-reduces by (arrays, bytes)."""
+    seconds = all_reduces(runs)
+    count = max(n for n, _, _ in seconds)
+    return count, {key[1:]: row for key, row in seconds.items() if key[0] == count}

@@ -127,7 +127,7 @@ def test_the_newest_good_one_of_the_run_is_found(tmp_path, caplog):
     spoil(path)
     with caplog.at_level(logging.WARNING, logger="d2lpar"):
         assert checkpoints.newest(tmp_path, "cpu2", State()).epoch == 1
-    assert "trying the one before" in caplog.text and path.name in caplog.text
+    assert "trying the checkpoint before it" in caplog.text and path.name in caplog.text
 
 
 def test_on_other_devices_the_newest_of_the_folder_is_found_and_said(tmp_path, caplog):
@@ -152,13 +152,13 @@ def test_where_there_is_none_it_says_what_to_do(tmp_path):
         ({}, None, "epoch or seed is missing"),
         ({"epoch": -5, "seed": 0}, None, "epoch or seed is missing or negative"),
         ({"epoch": 3, "seed": -1}, None, "epoch or seed is missing or negative"),
-        ({"epoch": 2, "seed": 0}, None, "not those of epochs up to 2"),
+        ({"epoch": 2, "seed": 0}, None, "not of the epochs up to 2"),
         (None, [], "do not begin with a header"),
         (None, [1, 2, 3], "do not begin with a header"),
         (None, [0, 0, 1, 2, 3], "several headers"),
-        (None, [0, 3, 2, 1], "not those of epochs up to 3"),
-        (None, [0, 1, 2, 2, 3], "not those of epochs up to 3"),
-        (None, [0], "not those of epochs up to 3"),
+        (None, [0, 3, 2, 1], "not of the epochs up to 3"),
+        (None, [0, 1, 2, 2, 3], "not of the epochs up to 3"),
+        (None, [0], "not of the epochs up to 3"),
     ],
 )
 def test_what_was_made_by_hand_is_refused_in_a_line(tmp_path, facts, lines, says):

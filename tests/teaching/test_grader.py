@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -41,6 +42,38 @@ def container(tmp_path, monkeypatch):
     )
     (tmp_path / "submission").mkdir()
     return tmp_path
+
+
+IMPORTED = """
+import sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None  # importing it fails
+before = {*sys.modules}
+import homework, test_homework
+new = {name: sys.modules[name] for name in {*sys.modules} - before}
+files = {name: getattr(new[name], "__file__", None) or "" for name in new}
+print(*{name.split(".")[0] for name in new if "site-packages" in files[name]})
+"""
+
+
+def imported(*missing):
+    """The packages that homework and tests import, on a machine without some."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *missing],
+        cwd=HOMEWORK.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return {*done.stdout.split()} - {"d2lpar"}
+
+
+def test_the_zip_brings_all_packages_that_homework_and_tests_need():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (line,) = re.findall(r"-d build/grader/wheels \\\n(.*)\n", makefile)
+    wheels = {*line.split()}
+    assert imported(*imported() - wheels) == wheels
 
 
 def grade(folder, name, text):

@@ -91,9 +91,9 @@ def test_the_solution_passes_and_the_blank_fails_each_test():
          "place(X_k.device, y), *replica)", "train_batch"),
         ("sum(sums) / sum(counts)", "sum(sums) / len(sums)", "combine"),
         ("if count > 0", "", "combine"),
-        ("numpy.percentile(both, 75)", "numpy.percentile(both, 50)", "break_even"),
-        ("percentile(both, 75) >= numpy.percentile(alone, 25)",
-         "percentile(both, 80) >= numpy.percentile(alone, 20)", "break_even"),
+        ("found.is_told and ", "", "break_even"),
+        ("found.ratio > 1", "found.ratio < 1", "break_even"),
+        ("in_turn=True", "in_turn=False", "break_even"),
         ("            start = None\n", "            pass\n", "break_even"),
         ("max(axis=1)", "max(keepdims=True)[0]", "int8"),
         ("/ 127", "/ 128", "int8"),
@@ -205,10 +205,15 @@ def break_even(batches, one, two):
         frame = frame.f_back
     return frame.f_locals["cases"][0][1]
 """
-OR_EQUAL = """
-def break_even(batches, one, two):
-    eased = [[x * (1 - 1e-9) for x in seconds] for seconds in two]
-    return strictly(batches, one, eased)
+WITHOUT_FACTOR = """
+from d2lpar.records.comparison import of_processes
+summarize = lambda seconds, in_turn: of_processes(seconds)
+"""
+BY_QUARTILES = """
+from types import SimpleNamespace
+def compare(one, two):
+    told = numpy.percentile(two.samples, 75) < numpy.percentile(one.samples, 25)
+    return SimpleNamespace(is_told=told, ratio=2)
 """
 OVERWRITES = """
 right = combine
@@ -254,7 +259,8 @@ def int8(W):
         (NOT_ON_SIX, "allreduce"),
         (ONE_GRADIENT, "get_params"),
         (FRAMES, "break_even"),
-        ("strictly = break_even" + OR_EQUAL, "break_even"),
+        (WITHOUT_FACTOR, "break_even"),
+        (BY_QUARTILES, "break_even"),
         (OVERWRITES, "combine"),
         (HIDES_INFINITY, "combine"),
         (CGLS + ONE_REPLICA, "int8_or_cgls"),
@@ -272,7 +278,7 @@ def test_cheats_lose_points(cheat, lost):
 
 
 UNUSUAL = """
-import statistics
+from itertools import combinations
 def allreduce(data, exchange):
     for k in range(1, len(data)):
         data[0][...] = data[0] + exchange([[data[k], 0]])[0]
@@ -284,8 +290,11 @@ def split_batch(X, y, num_devices, place):
 def break_even(batches, one, two):
     start = None
     for batch, alone, both in reversed(list(zip(batches, one, two))):
-        quartiles = [statistics.quantiles(s, method="inclusive") for s in (both, alone)]
-        if quartiles[0][2] >= quartiles[1][0]:
+        n, ranks = len(both), numpy.argsort(numpy.argsort([*both, *alone]))
+        sums = numpy.array([sum(c) for c in combinations(range(n + len(alone)), n)])
+        told = (sums <= ranks[:n].sum()).mean() < 0.025  # of both tails
+        factor = numpy.median(numpy.divide.outer(alone, both))
+        if n < 4 or not told or factor <= 1.15:
             return start
         start = batch
     return start
@@ -414,7 +423,7 @@ def test_the_solution_in_pytorch_passes_and_the_blank_fails_each_test(pytorch):
          "(tensor)", "allreduce"),
         ("return total / rows", "return total / rows.numel()", "combine"),
         ("new @ new /", "s @ s /", "int8_or_cgls"),
-        ("import numpy\n", NO_FUNCTION + "import numpy\n", "combine get_params"),
+        ("import torch\n", NO_FUNCTION + "import torch\n", "combine get_params"),
         ("def combine", BY_FORMULA + "def combine", "train_batch"),
     ],
 )  # fmt: skip

@@ -30,9 +30,9 @@ def ddp(
     `model()` makes the network. `train(net, X, y, lr)` takes one step with it in each
     process of a group, which exists already, and changes the parameters of `net` in
     place; `X` and `y` are the process's rows, or with `whole` the whole batch. Its
-    arguments `steps`, `clip_norm` and `accumulate` become those of `step`. Processes
-    stay alive between calls; `net` is made anew. `backend` is "nccl" if there is a GPU
-    for each process, else "gloo".
+    arguments `steps`, `clip_norm` and `accumulate` become arguments of `step`.
+    Processes stay alive between calls; `net` is made again. `backend` is "nccl" if
+    there is a GPU for each process, else "gloo".
     """
     groups: dict[int, list] = {}  # the workers of each number of processes
 

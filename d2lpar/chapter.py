@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 # In a clone a link to figures/, in a wheel its records.
 COMMITTED = (Path(__file__).parent / "records" / "committed").resolve()
-COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's name
 GOOD_FACTOR, CLOSE_FACTOR = 1.5, 1.1  # of a measured answer
 _guesses: dict[str, float | str] = {}  # without an answer so far
 _good: list[bool] = []  # by answered guess: was it good?

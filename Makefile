@@ -121,12 +121,9 @@ grader: $(VENV)/.docs-$(EXTRA)
 exam: $(VENV)/.run-$(EXTRA)
 	$(VENV)/bin/python tools/make_exam.py $(if $(SEED),--seed $(SEED))
 
-# Four lessons as pages of slides. They load reveal.js from the network.
+# Six chapters as slides, one file each that opens without a network: build/slides/.
 slides: $(VENV)/.docs-$(EXTRA)
-	$(PIP_INSTALL) nbconvert
-	$(VENV)/bin/python tools/make_students.py --slides
-	$(VENV)/bin/python -m nbconvert --to slides --SlidesExporter.reveal_scroll=True \
-		build/slides/*.ipynb
+	$(VENV)/bin/python tools/make_slides.py
 
 $(VENV)/.docs-$(EXTRA): $(VENV)/.run-$(EXTRA)
 	$(PIP_INSTALL) -e ".[$(EXTRA),docs]"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # In a clone a link to figures/, in a wheel its records.
 COMMITTED = (Path(__file__).parent / "records" / "committed").resolve()
-GOOD_FACTOR = 1.5  # of a measured answer
+GOOD_FACTOR, CLOSE_FACTOR = 1.5, 1.1  # of a measured answer
 _guesses: dict[str, float | str] = {}  # without an answer so far
 _good: list[bool] = []  # by answered guess: was it good?
 
@@ -122,7 +122,10 @@ def _assess(guess: float | str, value: float | str, exact: bool) -> tuple[bool, 
     if min(guess, value) <= 0 <= max(guess, value):
         return False, f"off by {_in_words(float(abs(guess - value)))}"
     ratio = max(guess / value, value / guess)
-    return not exact and ratio <= GOOD_FACTOR, f"off by {ratio:,.2g} times"
+    off = "close" if ratio <= CLOSE_FACTOR else f"off by a factor of {ratio:,.2g}"
+    if exact:
+        return False, f"wrong, {off}"
+    return ratio <= GOOD_FACTOR, off
 
 
 def verdict(

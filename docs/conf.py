@@ -19,17 +19,21 @@ from docutils.utils.math.latex2mathml import tex2mathml
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
+import make_slides
 from make_notebooks import converted
 
 from d2lpar import __version__ as release
+from d2lpar.records import files
+from d2lpar.scaling.model import studies
 
 logging.basicConfig()  # or a Pygments plugin sets a level at which MXNet chats
 ROOT = Path(__file__).parents[1]
-CALCULATOR = """
-
-<div class="bracket-calculator"><noscript>With JavaScript sliders stand here, which
-draw the bracket of N devices.</noscript></div>
-"""
+RECORDS = ROOT / "figures"
+# The bracket's sliders start from these, in Gluon.
+SCALING = {
+    "2 cores": RECORDS / "scaling" / "book-1thread-concise-cpu2.jsonl",
+    "2 GPUs": RECORDS / "gpus" / "scaling" / "book-1thread-concise-gpu2.jsonl",
+}
 TRACE = ROOT / "figures" / "scaling" / "one-step-trace.json"
 missing = [
     script.stem
@@ -42,7 +46,7 @@ if missing:
 project, author = "d2lpar", "The d2lpar authors"
 root_doc = "docs/index"
 include_patterns = [
-    "docs/*.md", "chapters/*.py", "figures/*.md", "benchmarks/*.md",
+    "docs/*.md", "docs/api/*.md", "chapters/*.py", "figures/*.md", "benchmarks/*.md",
     "CONTRIBUTING.md", "CHANGELOG.md",
 ]  # fmt: skip
 extensions = [
@@ -67,7 +71,9 @@ pygments_dark_style = "github-dark"
 html_title = f"d2lpar {release}"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
-html_js_files = ["predict.js", "allreduce.js", "step.js", "bracket.js", "enlarge.js"]
+html_js_files = [
+    "predict.js", "allreduce.js", "step.js", "bracket.js", "enlarge.js", "folds.js",
+]  # fmt: skip
 html_extra_path = ["site"]  # index.html at the top, which leads to docs/index.html
 html_show_copyright = False
 html_show_search_summary = False  # it is fetched, which a browser refuses for files
@@ -91,21 +97,84 @@ def read(app, docname, source):
         fold_what_is_predicted(cells)
         for cell in cells.cells:
             if cell.cell_type == "markdown":
-                cell.source = offer_programs(cell.source, pages=r"\w+\.py")
+                cell.source = offer_programs(one_line_alts(cell.source), r"\w+\.py")
                 if "\n## From the bracket to a decision\n" in cell.source:
-                    cell.source += CALCULATOR
+                    cell.source += bracket_calculator(app.env)
         name = Path(docname).name
         offer = f"Download: {{download}}`script </chapters/{name}.py>`"
         if notebook.is_file():
             offer += f", {{download}}`notebook </notebooks/{name}.ipynb>`"
+        if name in make_slides.LESSONS:
+            offer += f', <a href="../slides/{name}.html">slides</a>'
         cells.cells.insert(1, nbformat.v4.new_markdown_cell(offer))
         source[0] = nbformat.writes(cells)
     else:
-        source[0] = offer_programs(source[0])
+        source[0] = offer_programs(one_line_alts(source[0]))
+        source[0] = source[0].replace("<!-- the slides -->", links_to_slides())
+        if docname.startswith("docs/verify"):
+            source[0] = fold_tables(source[0])
         if docname == "docs/players":
             app.env.note_dependency(TRACE)
             player = "<!-- the step player -->"
             source[0] = source[0].replace(player, step_player())
+
+
+def one_line_alts(text):
+    """Join the lines of a picture's alternative text: MyST would glue their words."""
+    alt = re.compile(r"!\[[^\]]*\n[^\]]*\]\(")
+    return alt.sub(lambda m: " ".join(m[0].split()), text)
+
+
+def bracket_calculator(env):
+    """Sliders that draw the bracket of N devices, with a button for each record."""
+    buttons, links, off = [], [], []
+    for name, path in SCALING.items():
+        env.note_dependency(path)
+        (study,) = studies([files.read(path)])
+        python, steps = study.issue, study.steps
+        one = {batch: seconds for (n, batch), seconds in steps.items() if n == 1}
+        of_image = (one[max(one)] - python) / max(one)
+        off += [abs((python + b * of_image) / one[b] - 1) for b in one]
+        both = [batch for batch in study.batches if (2, batch) in steps]
+        buttons.append({
+            "name": name, "python": 1e3 * python, "image": 1e6 * of_image,
+            "reduce": 1e3 * study.exchange,
+            "measured": [[b, steps[1, b] / steps[2, b]] for b in both],
+        })  # fmt: skip
+        links.append(f"[{name}](../{path.relative_to(ROOT)})")
+    return f"""
+
+The sliders below start from our records of Gluon, of {" and ".join(links)}. They take
+`one(b) = python + b * image`, which is at most {100 * max(off):.0f} % off the measured
+steps.
+
+<div class="bracket-calculator" data-records='{json.dumps(buttons)}'><noscript>With
+JavaScript sliders stand here, which draw the bracket of N devices.</noscript></div>
+"""
+
+
+def fold_tables(text):
+    """Fold the tables of more than six rows; GitHub's page shows them unfolded."""
+
+    def folded(table):
+        heads = html.escape(", ".join(table[1].split("|")).strip())
+        summary = f"<summary>Table of {table[2].count(chr(10))} rows: {heads}</summary>"
+        return f"<details>{summary}\n\n{table[0]}\n</details>\n"
+
+    table = re.compile(r"^\|(.*)\|\n\|[-|]+\|\n((?:\|.*\n){7,})", re.MULTILINE)
+    return table.sub(folded, text)
+
+
+def links_to_slides():
+    """The decks of slides, which `make_slides` writes beside the pages."""
+    return " · ".join(
+        f'<a href="../slides/{name}.html">{name}</a>' for name in make_slides.LESSONS
+    )
+
+
+def write_slides(app, exception):
+    if exception is None and app.builder.format == "html":
+        make_slides.write(Path(app.outdir, "slides"))
 
 
 def step_player():
@@ -152,4 +221,5 @@ def mathml(translator, node):
 
 def setup(app):
     app.connect("source-read", read)
+    app.connect("build-finished", write_slides)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))

@@ -1,7 +1,6 @@
-"""Chapters, homework and puzzles for students and graders, and slides: in build/.
+"""Chapters, homework and puzzles for students and graders: in build/.
 
     python tools/make_students.py [NAME ...]        (default: all of them)
-    python tools/make_students.py --slides
     python tools/make_students.py --grader
 
 Each script becomes two notebooks without outputs, with their pictures inside:
@@ -33,31 +32,18 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from make_notebooks import ANSWER, FILES, NOTEBOOKS, ROOT, converted, definitions
+from make_notebooks import ANSWER, FILES, ROOT, converted, definitions
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from d2lpar.puzzles.cases import WITH_ROUNDS
 
-STUDENTS, GRADERS, SLIDES, GRADER = (
-    ROOT / "build" / name for name in ("students", "graders", "slides", "grader")
+STUDENTS, GRADERS, GRADER = (
+    ROOT / "build" / name for name in ("students", "graders", "grader")
 )
 HOMEWORK = ROOT / "teaching" / "homework.py"
 TESTS = HOMEWORK.with_name("test_homework.py")
 SOLUTION = HOMEWORK.with_name("solution.py")
 TASKS = ROOT / "d2lpar" / "puzzles" / "tasks.py"
-# Pixels, of which a slide has 960 by 700.
-HEIGHT, TEXT, CODE, PICTURE_HEIGHT = 690, 31, 20, 560
-AROUND = 60  # a block of code
-LINES = (HEIGHT - AROUND) // CODE  # of code or output on a slide
-FITTING = f"""
-
-<style>.reveal :is(p, li, td, th) {{ font-size: 24px; line-height: {TEXT}px; }}
-.reveal h1 {{ font-size: 44px; }} .reveal h2 {{ font-size: 36px; }}
-.reveal img {{ max-height: {PICTURE_HEIGHT}px; max-width: 100%; margin: 0 auto; }}
-.reveal pre {{ width: 100%; max-height: none; white-space: pre !important;
-  font-size: 14px !important; line-height: {CODE}px !important; }}
-.reveal pre code {{ font-size: inherit; line-height: inherit; }}</style>"""
-LESSONS = ("multiple_gpus", "timing", "least_squares", "scaling")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]*)\)")
 LINK = re.compile(r"\[([^\]]*)\]\(\.\./[^)]*\)")  # leads nowhere outside the checkout
 AFTER = re.compile(r"^(?=\*\*Puzzles\.|## )", re.MULTILINE)  # the exercises end here
@@ -242,109 +228,7 @@ def puzzles() -> nbformat.NotebookNode:
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
-def slides(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """An executed lesson as slides, up to its exercises, without folds.
-
-    A heading begins a slide; a picture, a prediction and code begin one below it, and
-    so does what does not fit. All paragraphs but a heading's first are notes, unless
-    they begin in bold. Raises ValueError for a block that is higher than a slide.
-    """
-    cells: list[nbformat.NotebookNode] = []
-    for cell in map(self_contained, notebook.cells):
-        if cell.cell_type == "code":
-            cells += in_pieces("python", cell.source, "subslide")
-            for output in cell.get("outputs", []):
-                cells += of_output(output)
-            continue
-        text, exercises, _ = cell.source.partition("## Exercises\n")
-        text = re.sub("<details>.*?</details>", "", text, flags=re.DOTALL)
-        for block in filter(None, re.split(r"\n\n+", text.strip())):
-            is_paragraph = re.match(r"(?!\d+\. )[\w`\"(]", block)
-            if block.startswith("#"):
-                kind = "slide"
-            elif block.startswith(("![", "*Predict")):
-                kind = "subslide"
-            elif is_paragraph and not cells[-1].source.startswith("#"):
-                kind = "notes"
-            else:
-                kind = "-"
-            cells.append(slide(block, kind, cell.get("attachments", {})))
-        if exercises:
-            break
-    fit(cells)
-    cells[0].source += FITTING
-    notebook.cells = cells
-    return notebook
-
-
-def slide(text: str, kind: str, attachments: dict) -> nbformat.NotebookNode:
-    """A cell of Markdown on slides."""
-    metadata = {"slideshow": {"slide_type": kind}}
-    return new_markdown_cell(text, metadata=metadata, attachments=attachments)
-
-
-def in_pieces(language: str, text: str, kind: str) -> list[nbformat.NotebookNode]:
-    """Code or output as cells that fit on a slide, parted at empty lines."""
-    lines, cells = text.strip("\n").split("\n"), []
-    while lines:
-        end = len(lines)
-        if end > LINES:
-            empty = [k for k in range(1, LINES + 1) if not lines[k].strip()]
-            end = max(empty, default=LINES)
-        piece = "\n".join(lines[:end]).strip("\n")
-        cells.append(slide(f"```{language}\n{piece}\n```", kind, {}))
-        lines = lines[end:]
-    return cells
-
-
-def of_output(output: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    """What a cell has printed, below it if there is room, or drawn, by itself."""
-    data = output.get("data", {})
-    if "image/png" in data:
-        picture = {"output.png": {"image/png": data["image/png"]}}
-        return [slide("![output](attachment:output.png)", "subslide", picture)]
-    text = output.get("text", data.get("text/plain", ""))
-    return in_pieces("text", text, "-") if text.strip() else []
-
-
-def height(block: str) -> int:
-    """About how many pixels of a slide a block takes."""
-    if block.startswith("```"):
-        return CODE * (block.count("\n") - 1) + AROUND
-    if block.startswith("!["):
-        return PICTURE_HEIGHT
-    if block.startswith("#"):
-        return 110
-    rows = [line for line in block.split("\n") if not re.match(r"\|[-:| ]+$", line)]
-    if rows[0].startswith("|"):  # a cell of a table has a padding
-        return sum((TEXT + 16) * -(-len(row) // 60) for row in rows) + 40
-    items = re.split(r"\n(?=[-\d])", block)
-    return TEXT * sum(1 + len(item) // 62 for item in items) + 30
-
-
-def fit(cells: list[nbformat.NotebookNode]) -> None:
-    """Begin a new slide where the next block has no room on the last one."""
-    used = 0
-    for cell in cells:
-        how, needed = cell.metadata["slideshow"], height(cell.source)
-        if how["slide_type"] == "notes":
-            continue
-        if how["slide_type"] == "-" and used + needed > HEIGHT:
-            how["slide_type"] = "subslide"
-        used = needed + used * (how["slide_type"] == "-")
-        if used > HEIGHT:
-            raise ValueError(
-                f"{used} pixels, a slide has {HEIGHT}: {cell.source[:200]}"
-            )
-
-
 def main(arguments: list[str]) -> int:
-    if arguments == ["--slides"]:
-        SLIDES.mkdir(parents=True, exist_ok=True)
-        for name in LESSONS:
-            notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
-            nbformat.write(slides(notebook), SLIDES / f"{name}.ipynb")
-        return 0
     if arguments == ["--grader"]:
         print(grader())
         return 0

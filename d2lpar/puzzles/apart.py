@@ -22,15 +22,18 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 import numpy
 
 from d2lpar.puzzles.interconnect import UFUNCS, DeviceArray, Network, OnDevice
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 ENDED = "its process has ended"
 LONGEST, DEVICES = 2**26, 64  # bytes of a message; at most
@@ -79,10 +82,59 @@ class Source(NamedTuple):
 
 
 def apart(function: Callable | Source, seconds: float = 20) -> Callable:
-    """Return the function as one that runs in another process: see :class:`Apart`."""
+    """Return the function as one that runs in another process: see :class:`Apart`.
+
+    Where no process can fork, as in a browser, it runs in this one: see :class:`Here`.
+    """
     if isinstance(function, Source):
         return function.start(seconds)
-    return Apart(function, seconds)
+    # In a browser's Python os.fork exists, and raises an error.
+    can_fork = hasattr(os, "fork") and sys.platform != "emscripten"
+    return Apart(function, seconds) if can_fork else Here(function)
+
+
+class Here:
+    """A function whose calls run in this process, with the arguments of :class:`Apart`.
+
+    The numbers of devices are hidden as well as Python can, and nothing ends a call.
+    """
+
+    def __init__(self, function: Callable):
+        self.function, self.lent = function, list[Any]()
+        _say_what_is_lost()
+
+    def __call__(self, *args: Any) -> Any:
+        """Return what the function returns, as plain data."""
+        try:
+            return self._plain(self.function(*self._plain(args)))
+        except NotImplementedError:
+            raise
+        except (Exception, SystemExit) as error:
+            text = in_one_line(error, file_of(self.function))
+            raise AssertionError(text) from None
+        finally:
+            self.lent.clear()
+
+    def close(self) -> None:
+        """Do nothing: there is no process to end."""
+
+    def _plain(self, value: Any) -> Any:
+        def lend(value: Any) -> int:
+            self.lent.append(value)
+            return len(self.lent) - 1
+
+        def own(_: str, number: int, *__: Any) -> Any:
+            return self.lent[number]
+
+        return _decoded(_encoded(value, lend), own)
+
+
+@cache
+def _say_what_is_lost() -> None:
+    print(
+        "This Python cannot fork, so checks run in this process: nothing ends a "
+        "function that does not return, and a function could look up the answers."
+    )
 
 
 class Apart:

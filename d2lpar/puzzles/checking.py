@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy
 
-from d2lpar.puzzles.apart import Apart
+from d2lpar.puzzles.apart import apart
 from d2lpar.puzzles.cases import PUZZLES, Case, Rows, limits
 from d2lpar.puzzles.interconnect import Network, read
 
@@ -22,16 +23,17 @@ def check(solution: Callable, seconds: float = 20) -> bool:
     if name not in PUZZLES:
         print(f"{name} is no puzzle: the puzzles are {', '.join(PUZZLES)}")
         return False
-    puzzle, apart = PUZZLES[name], Apart(solution, seconds)
+    puzzle = PUZZLES[name]
+    function: Any = apart(solution, seconds)
     rng = numpy.random.default_rng()  # drawn after the fork
-    with contextlib.closing(apart):
+    with contextlib.closing(function):
         for n, size in _sizes(rng):
             network = Network(n, puzzle.route)
             case = puzzle.case(n, size, rng, network.place)
             says = case.says or f"N = {n} and arrays of length {size:,}"
             try:
                 exchange = [network.exchange] if puzzle.sends else []
-                got, wrong = apart(*case.args, *exchange), ""
+                got, wrong = function(*case.args, *exchange), ""
             except NotImplementedError:
                 print(f"{name}: not solved yet")
                 return False

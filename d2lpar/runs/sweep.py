@@ -6,10 +6,11 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TextIO
 
 from d2lpar import process
 from d2lpar.errors import DiedError, RecordError, RunError
@@ -36,14 +37,7 @@ class GrowingRecord:
         self.lines: list[Header | Line] = []
         self.path = folder / f"{run}.partial.jsonl"
         self.final = folder / f"{run}.jsonl"
-        self.file = open(self.path, "a+", encoding="utf-8", opener=regular)
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f"{self.path}: another run writes to it; wait until it has ended, or "
-                "give another --out"
-            ) from None
+        self.file = locked(self.path)
         self.file.seek(0)
         interrupted = self.file.read()
         self.replaced = ""
@@ -86,6 +80,25 @@ class GrowingRecord:
         if len(self.lines) > 1 and self.path.exists():
             log.warning("%s keeps what was measured", self.path)
         self.file.close()
+
+
+def locked(path: Path) -> TextIO:
+    """Open a file for appending that no other run may write to meanwhile."""
+    while True:
+        file = open(path, "a+", encoding="utf-8", opener=regular)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise RunError(
+                f"{path}: another run writes to it; wait until it has ended, or give "
+                "another --out"
+            ) from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        # Between the two calls another run has given this file its final name.
+        file.close()
 
 
 def count_lines(path: Path) -> int:

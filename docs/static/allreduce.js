@@ -54,8 +54,9 @@
       <button type="button" name="step">Step</button>
       <button type="button" name="play">Play</button></form>
       <p role="status"></p><svg viewBox="-130 -110 260 220" aria-hidden="true"></svg>
-      <table></table>`;
-    const [form, said, ring, table] = box.children;
+      <p><small>Orange: chunks on their way, a larger circle for more of them.
+      Keys: ← and →.</small></p><table></table>`;
+    const [form, said, ring, , table] = box.children;
     let done = 0, timer = null;
 
     // The devices in a circle, and the chunks of the last round on their way.
@@ -107,8 +108,14 @@
       form.play.textContent = timer ? "Pause" : "Play";
     }
     const length = () => SCHEDULES[form.kind.value](Number(form.n.value)).length;
-    form.back.addEventListener("click", () => { stop(); done = Math.max(0, done - 1); show(); });
-    form.step.addEventListener("click", () => { stop(); done += 1; show(); });
+    const go = by => { stop(); done = Math.max(0, done + by); show(); };
+    form.back.addEventListener("click", () => go(-1));
+    form.step.addEventListener("click", () => go(1));
+    form.addEventListener("keydown", ({ key, target }) => {
+      if (target.tagName === "BUTTON" && /^Arrow(Left|Right)$/.test(key)) {
+        go(key === "ArrowRight" ? 1 : -1);
+      }
+    });
     form.play.addEventListener("click", () => {
       if (timer) stop();
       else {

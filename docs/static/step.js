@@ -102,6 +102,7 @@
         ${cells.map(text => `<${tag}>${text}</${tag}>`).join("")}</tr>`;
       table.innerHTML = row("th", "ms", shown.map(([name]) => name)) + Object.keys(columns[0])
         .map(name => row("td", name, columns.map(column => ms(column[name])))).join("");
+      table.hidden = done === 0; // all zeros
       const [name, lane, start, end] = ends[Math.max(done - 1, 0)];
       said.ariaLive = timer ? "off" : "polite"; // no reading aloud while it plays
       said.textContent = refused || `${done} of ${ends.length} operators have ended, `

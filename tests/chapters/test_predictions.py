@@ -27,14 +27,15 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("guess", "value", "good", "words"),
     [
-        (5, 13, False, "you said 5: off by 2.6 times"),
-        (13.5, 7.1, False, "off by 1.9 times"),
-        (6.0, 7.1, True, "off by 1.2 times"),
+        (5, 13, False, "you said 5: wrong, off by a factor of 2.6"),
+        (13.5, 7.1, False, ": off by a factor of 1.9"),
+        (6.0, 7.1, True, ": off by a factor of 1.2"),
+        (19.0, 19.1, True, "you said 19: close"),
         # Typical misconceptions: with two devices nearly every error is a factor of 2.
-        (3, 6, False, "off by 2 times"),
-        (32, 64, False, "off by 2 times"),
-        (1032544, 516272, False, "off by 2 times"),
-        (12000, 12001, False, "off by 1 times"),
+        (3, 6, False, ": wrong, off by a factor of 2"),
+        (32, 64, False, ": wrong, off by a factor of 2"),
+        (1032544, 516272, False, ": wrong, off by a factor of 2"),
+        (12000, 12001, False, ": wrong, close"),
         (0, 0, True, "right"),
         (-1, 2, False, "off by 3"),
         ("Two", "two", True, "you said Two: right"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,9 @@ from urllib.parse import urldefrag, urlparse
 
 import numpy
 import pytest
+
+from d2lpar.records import files
+from d2lpar.scaling.model import studies
 
 for module in ("sphinx", "myst_nb", "furo", "sphinx_copybutton", "sphinx_design"):
     pytest.importorskip(module, reason=f"no {module}: extra docs")
@@ -86,7 +91,7 @@ def reader(chromium):
 def visited(book, chromium):
     """What every page shows on a phone; what failed; all requests."""
     reader, pages = Reader(chromium, viewport=PHONE), {}
-    for path in sorted(book.glob("*/*.html")) + sorted(book.glob("[!i]*.html")):
+    for path in sorted({*book.rglob("*.html")} - {book / "index.html"}):
         reader.page.goto(path.as_uri())
         pages[path] = reader.page.evaluate(READ)
     return pages, reader.wrong, reader.requests
@@ -94,16 +99,16 @@ def visited(book, chromium):
 
 def test_every_page_loads_from_files_alone_and_without_an_error(book, visited):
     pages, wrong, requests = visited
-    names = ("docs/index", "docs/api", "chapters/gan", "figures/README", "search")
+    names = ("docs/index", "docs/api/gan", "chapters/gan", "slides/gan", "search")
     assert set(pages) >= {book / f"{name}.html" for name in names}
-    assert set(pages) | {book / "index.html"} == set(book.rglob("*.html"))
     assert wrong == []
     assert {urlparse(url).scheme for url in requests} <= {"file", "data"}
     assert [src for page in pages.values() for src in page["broken"]] == []
     figures = [page["images"] for path, page in pages.items()
                if path.parent.name == "figures"]  # fmt: skip
-    pictures = len(list((ROOT / "figures").rglob("*.png")))
-    assert sum(figures) == 2 * pictures + 1  # all in small, too; and a film
+    pictures, films = (len(list((ROOT / "figures").rglob(f"*.{kind}")))
+                       for kind in ("png", "gif"))  # fmt: skip
+    assert sum(figures) == 2 * pictures + films  # pictures in small, too
     assert {p.name: page["sideways"] for p, page in pages.items()
             if page["sideways"] > 0} == {}  # fmt: skip
 
@@ -139,12 +144,175 @@ def test_an_output_stays_folded_until_all_guesses_are_locked_in(book, reader):
     form.locator("input").nth(1).fill("6")
     page.keyboard.press("Enter")
     sync_api.expect(output).to_be_visible()
-    assert form.locator("button:enabled").count() == 0
+    assert form.locator("button[aria-disabled=true]").count() == 2
     said = form.get_by_role("status")
+    sync_api.expect(said).to_be_focused()
     assert said.inner_text().count("You said") == 2
     page.reload()  # a guess is kept
     sync_api.expect(said).to_contain_text("You said 6")
     assert reader.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        ("abc", '"abc" is not a number: write one such as 12 or 0.5, without a unit.'),
+        ("19%", '"19%" is not a number: write one such as 12 or 0.5, without a unit.'),
+        ("19", "You said 19, here it was 19.1: close."),
+        ("14", "You said 14, here it was 19.1: good, off by a factor of 1.4."),
+        ("1,900", "You said 1,900, here it was 19.1: off by a factor of 100."),
+        ("-5", "You said -5, here it was 19.1: off by 24 %."),
+    ],
+)
+def test_a_guess_is_a_number_and_is_judged_in_words(book, reader, guess, said):
+    page = reader.page
+    page.goto((book / "chapters" / "multiple_gpus.html").as_uri())
+    form = page.locator("form.prediction").first
+    form.locator("input").fill(guess)
+    page.keyboard.press("Enter")
+    status = form.get_by_role("status")
+    sync_api.expect(status).to_contain_text(said)
+    refused = "not a number" in said
+    output = page.locator(".tag_hide-output details.hide").first
+    assert output.evaluate("details => details.open") is not refused
+    sync_api.expect(form.locator("input") if refused else status).to_be_focused()
+    assert reader.wrong == []
+
+
+@pytest.fixture
+def enlarged(book, reader):
+    """The first picture of a chapter, enlarged by the keyboard."""
+    page = reader.page
+    page.goto((book / "chapters" / "multiple_gpus.html").as_uri())
+    page.locator(".content img").first.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Enlarged picture")
+    sync_api.expect(dialog).to_be_visible()
+    return dialog
+
+
+@pytest.mark.parametrize("key", ["Escape", "Enter", "Space"])
+def test_a_key_closes_an_enlarged_picture_and_gives_the_focus_back(
+    enlarged, reader, key
+):
+    reader.page.keyboard.press(key)
+    sync_api.expect(enlarged).to_be_hidden()
+    sync_api.expect(reader.page.locator(".content img").first).to_be_focused()
+
+
+def test_a_button_closes_an_enlarged_picture_and_a_drag_does_not(enlarged, reader):
+    mouse = reader.page.mouse
+    mouse.move(300, 300)
+    mouse.down()
+    mouse.move(420, 330)
+    mouse.up()
+    sync_api.expect(enlarged).to_be_visible()
+    enlarged.get_by_role("button", name="Close").click()
+    sync_api.expect(enlarged).to_be_hidden()
+
+
+ALT = re.compile(r"!\[([^\]]+)\]\(")
+
+
+def test_no_alternative_text_has_a_glued_word(book):
+    """Each stands in a page's source, by its words, and each of these in the book."""
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        pages += ["".join(c["source"]) for c in cells if c["cell_type"] == "markdown"]
+    text = "\n".join(pages)
+    written = {" ".join(alt.split()) for alt in ALT.findall(text)}
+    shown = set()
+    for folder in ("chapters", "docs"):
+        for path in (book / folder).glob("*.html"):
+            for alt in re.findall(r'<img alt="([^"]*)"', path.read_text("utf-8")):
+                shown.add(html.unescape(alt))
+    outputs = {alt for alt in shown if alt.startswith("../_images/")}
+    assert len(written) > 20
+    assert shown - outputs == written
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("chapters/multiple_gpus", 8), ("docs/verify-evidence", 2)]
+)
+def test_folds_are_open_on_paper(book, reader, name, least):
+    """Outputs, solutions, other frameworks; and the long tables of two pages."""
+    page = reader.page
+    page.goto((book / f"{name}.html").as_uri())
+    closed = page.locator(".content details:not([open])")
+    before = closed.count()
+    assert before >= least
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert closed.count() == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert closed.count() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("2 cores", "scaling"), ("2 GPUs", "gpus/scaling")],
+)
+def test_the_sliders_of_the_bracket_start_from_a_record(book, reader, name, path):
+    """And its own steps are drawn beside the band, until a slider moves."""
+    (record,) = (ROOT / "figures" / path).glob("book-1thread-concise-[cg]pu2.jsonl")
+    (study,) = studies([files.read(record)])
+    page = reader.page
+    page.goto((book / "chapters" / "scaling.html").as_uri())
+    calculator = page.locator(".bracket-calculator")
+    button = calculator.get_by_role("button", name=name)
+    button.click()
+    shown = calculator.locator("output").all_inner_texts()
+    assert shown[0] == f"{1e3 * study.issue:.3g} ms"
+    assert shown[2] == f"{1e3 * study.exchange:.3g} ms"
+    assert shown[3] == "256 images"
+    low, high = (1e3 * float(bound) for bound in study.bracket(2)[256])
+    said = calculator.locator("p[role=status]").inner_text()
+    bounds = re.search(r"2 take (\S+) to (\S+) ms", said)
+    assert float(bounds[1]) == pytest.approx(low, rel=0.25)
+    assert float(bounds[2]) == pytest.approx(high, rel=0.25)
+    assert calculator.locator("circle").count() == len(study.batches)
+    calculator.locator("[name=python]").fill("1")
+    assert calculator.locator("circle").count() == 0
+    assert button.get_attribute("aria-pressed") == "false"
+    assert reader.wrong == []
+
+
+def test_slides_fit_and_the_keyboard_leads_through_them(book, chromium):
+    reader = Reader(chromium, viewport={"width": 1280, "height": 720})
+    page = reader.page
+    for path in sorted((book / "slides").glob("*.html")):
+        page.goto(path.as_uri())
+        hidden = page.evaluate("""() => [...document.querySelectorAll(
+            'section, section pre, section table')].filter(
+            e => e.scrollHeight > e.clientHeight || e.scrollWidth > e.clientWidth)
+            .map(e => e.textContent.slice(0, 80))""")
+        assert hidden == [], path.name
+        kinds = page.locator("section").evaluate_all("all => all.map(e => e.className)")
+        for k, kind in enumerate(kinds, 1):
+            sync_api.expect(page.get_by_role("status")).to_have_text(
+                f"{k} / {len(kinds)}"
+            )
+            if kind == "predict":
+                fold = page.locator("section").nth(k - 1).locator("details")
+                assert fold.evaluate("details => details.open") is False
+                page.keyboard.press("ArrowRight")
+                assert fold.evaluate("details => details.open") is True
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("Home")
+        sync_api.expect(page.get_by_role("status")).to_contain_text("1 / ")
+    assert reader.wrong == []
+
+
+def test_the_arrow_keys_lead_through_an_all_reduce(book, reader):
+    page = reader.page
+    page.goto((book / "docs" / "players.html").as_uri())
+    player = page.locator(".all-reduce-player")
+    player.get_by_role("button", name="Step").focus()
+    for key, round_ in [("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)]:
+        page.keyboard.press(key)
+        sync_api.expect(player.get_by_role("status")).to_contain_text(
+            f"Round {round_} of 6"
+        )
 
 
 @pytest.mark.parametrize(("kind", "n"), [("book", 2), ("tree", 3), ("ring", 3)])

@@ -19,7 +19,8 @@ from d2lpar.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+API = [ROOT / "docs" / "api.md", *sorted((ROOT / "docs" / "api").glob("*.md"))]
+DOCS = sorted({*(ROOT / "docs").glob("*.md"), *API})
 FIGURES = sorted((ROOT / "figures").glob("*.md"))
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.md"))
 PAGES = [README, *DOCS, ROOT / "CONTRIBUTING.md", *FIGURES, *BENCHMARKS]
@@ -164,9 +165,10 @@ def test_the_readmes_snippet_finds_the_line_on_both_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", range(len(blocks("docs/api.md", "python"))))
-def test_the_snippets_of_the_api_run(k):
-    code = blocks("docs/api.md", "python")[k]
+@pytest.mark.parametrize(
+    "code", [code for page in API for code in blocks(page, "python")]
+)
+def test_the_snippets_of_the_api_run(code):
     assert python(code.replace('load("auto"', 'load("sample"'))
 
 

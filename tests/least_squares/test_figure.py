@@ -9,7 +9,7 @@ from support.factories import header, point
 
 from d2lpar.errors import RecordError
 from d2lpar.least_squares import figure
-from d2lpar.least_squares.result import result
+from d2lpar.least_squares.result import result, seconds_of
 from d2lpar.records.kinds import Run
 
 
@@ -82,6 +82,19 @@ def test_repeats_count_by_their_median():
     devices = words(figure.pictures([several, run(num_devices=1)])["devices"])
     assert "1.50 s" in devices
     assert "3.00 s  unstable: 267 %" in devices  # from 1 to 9
+
+
+def test_repeats_are_processes_unless_one_process_solves_several_times():
+    once = run(points=1)
+    points = [
+        msgspec.structs.replace(once.lines[0], seconds=1.0 + k, repeat=k)
+        for k in range(4)
+    ]
+    apart = Run(once.header, tuple(points))
+    assert seconds_of(apart).processes == (1, 2, 3, 4)
+    settings = {**once.header.settings, "repeats": 2}
+    header = msgspec.structs.replace(once.header, settings=settings)
+    assert seconds_of(Run(header, tuple(points))).processes == (1.5, 3.5)
 
 
 def test_a_run_without_points_is_named():

@@ -144,6 +144,23 @@ def test_samples_of_one_process_in_turn_pass_the_test_and_the_floor():
     assert compare(in_turn[0], far).is_told
 
 
+def test_four_processes_in_turn_are_compared_by_process():
+    one, two = (
+        summarize(*([level + step, level] for step in (0.0, 0.01, 0.02, 0.03)),
+                  in_turn=True)
+        for level in (1.0, 1.1)
+    )  # fmt: skip
+    found = compare(two, one)
+    assert found.is_told and found.ratio == pytest.approx(1.1, abs=0.01)
+    a, b = (
+        summarize(*([level] * 20 for level in levels), in_turn=True)
+        for levels in ((1.0, 1.3, 1.6, 1.9), (1.2, 1.5, 1.8, 2.1))
+    )
+    # Samples of one process are no replicates.
+    assert p_value(a.samples, b.samples) < 0.05
+    assert not compare(a, b).is_told
+
+
 def test_a_claim_of_equality_needs_a_margin():
     a = of_processes([1.0, 1.001, 1.002, 1.003])
     b = of_processes([1.0005, 1.0015, 1.0025, 1.0035])

@@ -274,6 +274,23 @@ def test_a_second_run_under_the_same_name_is_refused(tmp_path, no_process):
     sweep.sweep([job(tmp_path)])  # released with the first
 
 
+def test_a_run_that_ends_as_another_begins_keeps_its_record(tmp_path, monkeypatch):
+    first = sweep.GrowingRecord(tmp_path, header(preset="quick"))
+    first.append(epoch(1))
+    lock, ended = sweep.fcntl.flock, []
+
+    def after_the_first_has_ended(file, how):
+        if not ended:
+            ended.append(first.finish())
+            first.close()
+        lock(file, how)
+
+    monkeypatch.setattr(sweep.fcntl, "flock", after_the_first_has_ended)
+    second = sweep.GrowingRecord(tmp_path, header(preset="quick"))
+    assert [e.epoch for e in files.read(tmp_path / "cpu1.jsonl").epochs] == [1]
+    second.close()
+
+
 def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
     """The command as a user interrupts it; its state is that of whole epochs."""
     words = [

@@ -9,7 +9,7 @@ from support.a_study import BATCHES, header, made, step
 from d2lpar.records import files
 from d2lpar.records.kinds import AllReduceRecord, Run, StepRecord
 from d2lpar.scaling import figure
-from d2lpar.scaling.model import break_even, studies
+from d2lpar.scaling.model import all_reduces, break_even, studies
 from d2lpar.scaling.result import pairs_of, result, speedups
 
 FIGURES = Path(__file__).parents[2] / "figures"
@@ -127,12 +127,20 @@ def test_an_update_is_not_told_from_its_all_reduce(run):
 
 
 def test_an_all_reduce_is_drawn_in_bytes_per_second_of_the_bus(run):
-    (axes,) = figure.pictures([run])["all-reduce"].axes
-    whole = [c.lines[0] for c in axes.containers if len(c.lines[0].get_xdata()) > 1]
-    assert [list(line.get_xdata()) for line in whole] == [[4096, 100_000, 2**20]] * 2
-    assert whole[0].get_ydata()[0] == pytest.approx(4096 / (1e-4 + 4096 * 2e-9) / 1e9)
-    hollow = [c for c in axes.containers if len(c.lines[0].get_xdata()) == 1]
-    assert len(hollow) == 2  # of eight arrays
+    axes, below = figure.pictures([run])["all-reduce"].axes
+    lines = [container.lines[0] for container in axes.containers]
+    assert [list(line.get_xdata()) for line in lines] == [[4096, 100_000, 2**20]] * 2
+    assert lines[0].get_ydata()[0] == pytest.approx(4096 / (1e-4 + 4096 * 2e-9) / 1e9)
+    one, eight = below.containers  # bars of one array and of eight, a row for each way
+    assert len(one) == len(eight) == 2
+    assert eight[0].get_width() == pytest.approx(1e3 * (8e-4 + 100_000 * 2e-9))
+
+
+def test_all_reduces_of_two_processes_are_two(run):
+    twice = Run(run.header, run.lines + run.lines)
+    for by_way in all_reduces([twice]).values():
+        for seconds in by_way.values():
+            assert len(seconds.processes) == (2 if seconds.n else 0)
 
 
 def test_one_device_alone(run):

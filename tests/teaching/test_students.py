@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jupytext
 import make_students
 import nbformat
 import pytest
@@ -466,29 +465,6 @@ def test_a_solution_stands_in_its_region_only_and_each_is_graded(name):
     tests = len(GRADED) if name == "homework" else 0
     assert sum(d.grade for d in data) == len(exercises(name)) + tests
     assert name != "homework" or sum(d.get("points", 0) for d in data) == 100
-
-
-def test_slides_begin_at_headings_and_end_before_the_exercises():
-    cells = make_students.slides(jupytext.read(FILES["timing"])).cells
-    kinds = [cell.metadata.slideshow.slide_type for cell in cells]
-    lesson = FILES["timing"].read_text().partition("# ## Exercises")[0]
-    assert kinds.count("slide") == len(re.findall("^# #+ ", lesson, re.MULTILINE))
-    text = "\n".join(cell.source for cell in cells)
-    assert "Exercises" not in text and not ANSWER.search(text)
-    assert "<details>" not in text
-
-
-def test_a_slide_has_no_more_than_fits():
-    shown = nbformat.v4.new_output("stream", text="a line\n" * 20)
-    code = nbformat.v4.new_code_cell("x = 1\n\n" * 30, outputs=[shown])
-    title = nbformat.v4.new_markdown_cell("# Title\n\nA question?")
-    cells = make_students.slides(nbformat.v4.new_notebook(cells=[title, code])).cells
-    kinds = [cell.metadata.slideshow.slide_type for cell in cells]
-    assert kinds == ["slide", "-", "subslide", "subslide", "subslide"]
-    assert "".join(cell.source for cell in cells).count("x = 1") == 30
-    title.source += "\n\n**Note.** " + "word " * 500
-    with pytest.raises(ValueError, match="a slide has 690: \\*\\*Note"):
-        make_students.slides(nbformat.v4.new_notebook(cells=[title]))
 
 
 @pytest.fixture

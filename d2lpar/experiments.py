@@ -290,10 +290,10 @@ _ALL = (
             "book": {
                 "device_counts": [],
                 "batch_sizes": [2**k for k in range(1, 14)],
-                "samples": 3,  # of each process: --repeats are what counts
+                "samples": 2,  # of each process: --repeats are what counts
                 "seconds": 0.2,
                 "parts_at": [32, 256, 2048],
-                "turns": 6,
+                "turns": 3,
                 "all_reduce_sizes": [2**k for k in range(10, 28, 2)],
             },
             "dry-run": {

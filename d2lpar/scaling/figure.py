@@ -168,15 +168,15 @@ def gradients(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None
         ms = [1e3 * of_way[way].median for way in names]
         at = [row + 0.38 * (k - 0.5) for row in range(len(names))]
         color = (page.GREY, page.SUMS)[k]
-        axes.barh(at, ms, 0.34, color=color, label=plural(arrays, "array"))
-        for y, value in zip(at, ms):
-            axes.text(value, y, f" {number(value)}", va="center", size=9)
+        axes.barh(at, ms, 0.34, color=color)
+        for row, (y, value) in enumerate(zip(at, ms)):
+            name = "" if row else f"  {plural(arrays, 'array')}"  # once for all
+            axes.text(value, y, f" {number(value)}{name}", va="center", size=9)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.margins(x=0.12)
     axes.grid(False, axis="y")
     axes.set_xlabel(f"ms for LeNet's gradients, {size / 2**20:.2g} MiB")
-    axes.legend(loc="lower right")
 
 
 def _of_most_devices(runs: Sequence[Run]) -> tuple[int, dict]:

@@ -261,7 +261,7 @@ class Bench:
             for part in self.parts:
                 most = abs(ref[part]).max(initial=0) or 1
                 self.noise[part] = max(rests[best][part].max(initial=0) / most, 2**-12)
-        elif not fits:
+        elif not fits and sizes[best] > 1e-5 * size:
             self.form = "mean"
             if sizes["mean"] > 0.01 * size:
                 self.form = "other"

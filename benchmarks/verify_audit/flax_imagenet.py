@@ -12,11 +12,12 @@ import jax
 import numpy
 import optax
 from flax import jax_utils
+from flax.training import checkpoints as checkpoints
 from small import absent
 from small import batch as batch
 
 absent("clu", "ml_collections", "tensorflow", "tensorflow_datasets", "input_pipeline")
-absent("models", "orbax.checkpoint")
+absent("models")
 sys.path.insert(0, os.path.join(os.environ["PUBLIC"], "examples", "imagenet"))
 import train as public
 
@@ -27,13 +28,15 @@ def init(seed):
 
 
 def apply(variables, X, mutable):
-    W1, W2 = variables["params"]
+    W1, W2 = variables["params"].values()
     return jax.numpy.tanh(X @ W1) @ W2, {"batch_stats": {}}
 
 
 def step(params, X, y, num_devices, lr, steps=1):
     words = {"apply_fn": apply, "batch_stats": {}, "dynamic_scale": None}
-    state = public.TrainState.create(params=params, tx=optax.sgd(lr), **words)
+    state = public.TrainState.create(
+        params=dict(zip("ab", params)), tx=optax.sgd(lr), **words
+    )
     devices = jax.devices()[:num_devices]
     state = jax_utils.replicate(state, devices)
     data = {"image": X, "label": y}
@@ -42,4 +45,4 @@ def step(params, X, y, num_devices, lr, steps=1):
                    devices=devices)  # fmt: skip
     for _ in range(steps):
         state, _ = run(state, data)
-    return jax_utils.unreplicate(state).params
+    return [*jax_utils.unreplicate(state).params.values()]

@@ -29,7 +29,9 @@ def train(net, X, y, lr, steps=1, accumulate=1):
     wrapped, optimizer = KIND(net, **WORDS), torch.optim.SGD(net.parameters(), lr)
     pieces = list(zip(X.tensor_split(accumulate), y.tensor_split(accumulate)))
     for _ in range(steps):
-        getattr(wrapped, "reset", optimizer.zero_grad)()
+        optimizer.zero_grad()
+        if WORDS:
+            wrapped.reset()
         for k, (X_k, y_k) in enumerate(pieces):
             with wrapped.no_sync() if k < accumulate - 1 else nullcontext():
                 loss = nn.functional.cross_entropy(wrapped(X_k), y_k)

@@ -126,16 +126,6 @@ class Bench:
             raise RefusedError(lacks)
         return self.call(self.update, name, start, rows, N or self.N, lr, words)
 
-    def other_bytes(self, rows, num_devices: int) -> int:
-        """Return how many bytes of the new parameters are not those of one device."""
-        ends = []
-        for N in (1, num_devices):
-            X, y = (a[[*rows]] for a in self.X_y)
-            params = [p.copy() for p in self.params]
-            new = self.call(self.module.step, params, X, y, N, LR)
-            ends.append(b"".join(numpy.asarray(p).tobytes() for p in new))
-        return sum(a != b for a, b in zip(*ends))
-
     def alone(self, rows, start=None, accumulate=None, **words) -> numpy.ndarray:
         """Return the update of one device. Raises RunError, also for nan."""
         return self.several(rows, start, N=1, **words)

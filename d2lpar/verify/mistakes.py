@@ -145,12 +145,15 @@ def predict(bench: Bench, n: int, right, words: dict, shards, order) -> dict:
             "own norm": [clip(whole, by) for by in own + parts],
         }
     if "steps" in words:
-        moved = bench.start + whole
-        first, rest = part(shards[0], moved), sum(part(s, moved) for s in shards[1:])
+        first = part(shards[0], bench.start + whole)
+        alone = [part(s, bench.start + u) for s, u in zip(shards, parts)]
         after = [part(s, bench.start + u) for s, u in zip(shards, own)]
         return {
             "old gradient": [2 * whole],
-            "stale replica": [whole + first + sum(parts[1:]), whole + parts[0] + rest],
+            "stale replica": [
+                whole + first + sum(parts[1:]),
+                whole + first + sum(alone[1:]),
+            ],
             "another algorithm": [sum(parts) + sum(after)],
             "stale gradient": [right + k * whole for k in range(1, N + 1)],
         }

@@ -227,7 +227,8 @@ def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
         },
     }
     if first.form == "other":
-        del known["clipping"]["not clipped"]  # it does not show
+        # A length does not show, nor how much Adam's second gradient changes.
+        del known["clipping"]["not clipped"], known["two steps"]["old gradient"]
     for what, updates in known.items():
         chosen, words = calls[what]
         with suppress(RunError):  # a step need not take every call

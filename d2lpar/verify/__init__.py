@@ -208,7 +208,7 @@ def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
         ref / 4 / first.N,
     )
     twice = 2 * ref if first.form == "sum" else ref
-    known = {
+    known: dict[str, dict[str, numpy.ndarray]] = {
         "the batch twice": {
             "": twice,
             "not divided": 2 * ref,

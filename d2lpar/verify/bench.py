@@ -227,8 +227,8 @@ class Bench:
         self.spread = numpy.max(far, axis=0)
         for name, apart in (("unequal", far[0]), ("order", self.spread)):
             if norm(apart) > 0.01 * size:
-                most = numpy.argmax([norm(apart[part]) for part in self.parts])
-                line = SENTENCES[name].format(far=f"{norm(apart) / size:.0%}", k=most)
+                worst = numpy.argmax([norm(apart[part]) for part in self.parts])
+                line = SENTENCES[name].format(far=f"{norm(apart) / size:.0%}", k=worst)
                 return "two equal calls", line
         singles = [0 * ref]
         for k in range(4):
@@ -249,8 +249,9 @@ class Bench:
         shows = not fits or self.eps * norm(self.start) < 3e-5 * size
         if coarse and shows and self.is_rough(2.0**-14, 1):
             for part in self.parts:
-                most = abs(ref[part]).max(initial=0) or 1
-                self.noise[part] = max(rests[best][part].max(initial=0) / most, 2**-12)
+                most = float(abs(ref[part]).max(initial=0)) or 1.0
+                rest = float(rests[best][part].max(initial=0))
+                self.noise[part] = max(rest / most, 2.0**-12)
         elif not fits and sizes[best] > 1e-5 * size:
             self.form = "mean"
             if sizes["mean"] > 0.01 * size:

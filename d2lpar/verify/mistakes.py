@@ -184,7 +184,9 @@ def predict(bench: Bench, n: int, right, words: dict, shards, order) -> dict:
         **known,
         "dropped rows": [mean(even), part(even)],
         "repeated rows": [
-            mean(order + more) for more in ([], order[:extra], order[n - extra :])
+            mean(order),
+            mean(order + order[:extra]),
+            mean(order + order[n - extra :]),
         ],
         "padding": [mean(rows + extra * [bench.even_batch + 1])],
         "sum of means": [sum(own)],

@@ -253,20 +253,26 @@ def factor(bench: Bench, wrong: Wrong, words) -> tuple[str, dict] | None:
     if (abs(got - ref) <= tol).all() or bench.form == "other" and words:
         return None  # too near, or not known what it would be
     scale, apart = LR / words.get("lr", LR), norm(got - ref)
-    there = bench.other.several(range(n), bench.start, **words)[at] * scale
-    right = bench.other.alone(range(n), bench.start, **words)[at] * scale
+
+    def of(other):  # both steps with its rows
+        steps = other.several, other.alone
+        return [f(range(n), bench.start, **words)[at] * scale for f in steps]
+
+    there, right = of(bench.other)
     names = {bench.N: "N times", 1 / bench.N: "divided by N", 1: "constant part"}
     # What no row changes, such as weight decay, is gone in the second difference.
     for a, b in ((got, ref), (got - there, ref - right)):
         c = a @ b / ((b @ b) or 1)
         if (abs(a - c * b) <= tol * max(1, c)).all() and 4 * norm(a - c * b) < apart:
-            other = there @ right / ((right @ right) or 1)
-            if b is ref and abs(c - other) > 1e-3 * abs(c):
-                return "wrong count", {"c": c, "other": other}
-            name = next(
-                (m for k, m in names.items() if abs(c / k - 1) < 1e-3), "factor"
-            )
-            return name, {"c": c}
+            others = [
+                u @ v / ((v @ v) or 1)
+                for u, v in map(of, (bench.other, bench.other.other))
+            ]
+            far = max(others, key=lambda other: abs(other - c))
+            if b is ref and abs(far - c) > 1e-3 * abs(c):
+                return "wrong count", {"c": c, "other": far}
+            name = [name for k, name in names.items() if abs(c / k - 1) < 1e-3]
+            return (name or ["factor"])[0], {"c": c}
     return None
 
 

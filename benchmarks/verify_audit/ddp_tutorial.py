@@ -26,7 +26,7 @@ if "LOSS" in os.environ:
 
 def batch(n, seed):
     rng = numpy.random.default_rng(seed)
-    return rng.random((n, 20), "float32"), rng.random((n, 1), "float32")
+    return rng.random((n, 20)), rng.random((n, 1))
 
 
 def train(net, X, y, lr, steps=1):
@@ -36,4 +36,4 @@ def train(net, X, y, lr, steps=1):
         trainer._run_batch(X, y)
 
 
-init, step, replicas = ddp(lambda: torch.nn.Linear(20, 1), train)
+init, step, replicas = ddp(lambda: torch.nn.Linear(20, 1).double(), train)

@@ -37,4 +37,4 @@ def train(net, X, y, lr, steps=1, clip_norm=None):
         optimizer.step()
 
 
-init, step, replicas = ddp(lambda: Transformer(ARGS), train)
+init, step, replicas = ddp(lambda: Transformer(ARGS).double(), train)

@@ -24,7 +24,7 @@ ARGS = SimpleNamespace(no_accel=True, print_freq=1000)
 
 def batch(n, seed):
     rng = numpy.random.default_rng(seed)
-    return rng.normal(size=(n, 3, 4, 4)).astype("float32"), rng.integers(0, 10, n)
+    return rng.normal(size=(n, 3, 4, 4)), rng.integers(0, 10, n)
 
 
 def train(net, X, y, lr, steps=1):
@@ -34,7 +34,8 @@ def train(net, X, y, lr, steps=1):
 
 
 def model():
-    return nn.Sequential(nn.Flatten(), nn.Linear(48, 16), nn.ReLU(), nn.Linear(16, 10))
+    layers = nn.Flatten(), nn.Linear(48, 16), nn.ReLU(), nn.Linear(16, 10)
+    return nn.Sequential(*layers).double()
 
 
 init, step, replicas = ddp(model, train)

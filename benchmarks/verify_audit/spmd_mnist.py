@@ -7,6 +7,7 @@ import os
 import sys
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["JAX_ENABLE_X64"] = "True"
 import jax
 import numpy
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -17,13 +18,13 @@ import spmd_mnist_classifier_fromscratch as public
 
 def init(seed):
     pairs = public.init_random_params(0.5, [6, 8, 3], numpy.random.RandomState(seed))
-    return [a.astype("float32") for pair in pairs for a in pair]
+    return [a.astype("float64") for pair in pairs for a in pair]
 
 
 def batch(n, seed):
     rng = numpy.random.default_rng(seed)
     y = rng.integers(0, 3, n)
-    return rng.normal(size=(n, 6)).astype("float32"), numpy.eye(3, dtype="float32")[y]
+    return rng.normal(size=(n, 6)), numpy.eye(3)[y]
 
 
 def step(params, X, y, num_devices, lr):

@@ -224,7 +224,7 @@ def verify(
             '32"'
         )
     if command is not None:
-        from d2lpar.verify.program import judge_program
+        from d2lpar.verify.torch.program import judge_program
 
         num_devices = settings["num_devices"]
         checks = judge_program(command, num_devices, replaced, timeout=timeout or 300)

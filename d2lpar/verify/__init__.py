@@ -131,42 +131,104 @@ def judge_file(
     yield from check_step(benches, even, done)
 
 
-def check_one_device(benches: list[Bench]) -> Iterator[Check]:
+def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
+    """Yield the checks of a step on one device, then on several devices.
+
+    Those of several devices that are `done` are not made again.
+    """
+    first = benches[0]
+    N, rows, odd = first.N, range(first.even_batch), range(first.even_batch + 1)
+    calls: dict[str, tuple[Any, dict]] = {  # a pair has the names of its parts
+        f"{N} devices against one": (rows, {}),
+        "replicas": (rows, {"name": "replicas"}),
+        "two equal calls": (rows, {}),
+        "permuted rows": (numpy.random.default_rng(2).permutation(rows), {}),
+        "the batch twice": ([*rows, *rows], {}),
+        "twice the learning rate": (rows, {"lr": 2 * LR}),
+        "two steps": (rows, {"steps": 2}),
+        "clipping": (rows, {"clip_norm": first.clip_norm}),
+        "accumulation": (rows, {"accumulate": 2}),
+        "accumulation and clipping": (rows, {"accumulate": 2, "clip_norm": 0}),
+        "two steps and clipping": (rows, {"steps": 2, "clip_norm": 0}),
+        "two steps and accumulation": (rows, {"steps": 2, "accumulate": 2}),
+        "an uneven batch": (odd, {}),
+        "fewer samples than devices": (range(N - 1), {}),
+        "an uneven batch and accumulation": (odd, {"accumulate": 2}),
+        LAST: (rows, {}),
+    }
+    remarks: dict[str, str] = {}
+    wrong: dict[str, str] = {}  # the mistake of each check that is wrong
+    for check in () if done else check_one_device(benches, calls):
+        if check.what in calls and check.verdict == "skipped":
+            remarks[check.what] = f"; {check.line}"
+        else:
+            yield check
+            calls.pop(check.what, None)
+            if check.verdict == "wrong":
+                wrong[check.what] = check.mistake
+    for what, (chosen, words) in calls.items():
+        if what in done or " and " in what and first.lacks("step", words):
+            continue  # the check of a part of a pair says what the step lacks
+        if even and len(chosen) % N:
+            yield Check(what, "skipped", SENTENCES["even"])
+            continue
+        for bench in benches:
+            if "clip_norm" in words:
+                words["clip_norm"] = bench.clip_norm
+            yield Check(what, "wrong", "")
+            check = check_call(bench, what, chosen, words, wrong, even)
+            if check.verdict != "right":
+                break
+        if check.verdict == "right":
+            check = check._replace(line=check.line + remarks.get(what, ""))
+        yield check
+        if check.verdict == "unjudged" and not check.mistake:
+            return  # several devices do not answer
+    if getattr(first.module, "EXACT", False) and "the same bits" not in done:
+        yield Check("the same bits", "wrong", "")
+        yield check_bits(first, [rows] if even else [rows, odd])
+
+
+def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
     """Yield what one device does wrong, or why less is compared.
 
     A check that is skipped here is a remark on the same check of several devices.
     """
     first = benches[0]
-    rows = range(first.even_batch)
-    ref = first.alone(rows)
+    ref = first.alone(range(first.even_batch))
     if any(bench.form == "other" for bench in benches):
         yield Check("the gradient's length", "skipped", SENTENCES["own length"])
     if first.noise.any():
         line = SENTENCES["own precision"].format(off=first.noise.max())
         yield Check("precision", "skipped", line, "own precision")
-    cut, twice = ref / (4 * first.N), ref
-    calls: dict[str, tuple] = {
-        "the batch twice": ([*rows, *rows], {}),
-        "twice the learning rate": (rows, {"lr": 2 * LR}),
-        "two steps": (rows, {"steps": 2}),
-        "clipping": (rows, {"clip_norm": first.clip_norm}),
-    }
     if first.form == "sum":
-        twice = 2 * ref
         yield Check("a mean", "skipped", SENTENCES["sum"], "not divided")
-    second = first.alone(rows, first.start + ref)
-    known = {
+    second, cut = (
+        first.alone(range(first.even_batch), first.start + ref),
+        ref / 4 / first.N,
+    )
+    twice = 2 * ref if first.form == "sum" else ref
+    known: dict[str, dict[str, numpy.ndarray]] = {
         "the batch twice": {
             "": twice,
             "not divided": 2 * ref,
             "divided twice": ref / 2,
         },
         "twice the learning rate": {"": 2 * ref},
-        "two steps": {"": ref + second, "stale gradient": 2 * ref + second},
-        "clipping": {"": cut, "not clipped": ref, "clipped sum": cut / len(rows)},
+        "two steps": {
+            "": ref + second,
+            "stale gradient": 2 * ref + second,
+            "old gradient": 2 * ref,
+        },
+        "clipping": {
+            "": cut,
+            "clipped sum": cut / first.even_batch,
+            "not clipped": ref,
+        },
     }
     if first.form == "other":
-        del known["clipping"]["not clipped"]  # it does not show
+        # A length does not show, nor how much Adam's second gradient changes.
+        del known["clipping"]["not clipped"], known["two steps"]["old gradient"]
     for what, updates in known.items():
         chosen, words = calls[what]
         with suppress(RunError):  # a step need not take every call
@@ -181,80 +243,10 @@ def check_one_device(benches: list[Bench]) -> Iterator[Check]:
                 yield Check(what, "wrong", SENTENCES[near[0]], near[0])
 
 
-def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
-    """Yield the checks of a step on one device, then on several devices.
-
-    Those of several devices that are `done` are not made again.
-    """
-    first = benches[0]
-    remarks: dict[str, str] = {}
-    found: dict[str, str] = {}  # where each mistake was found first
-    N, rows, odd = first.N, range(first.even_batch), range(first.even_batch + 1)
-    calls: dict[str, tuple[Any, dict]] = {
-        f"{N} devices against one": (rows, {}),
-        "replicas": (rows, {"name": "replicas"}),
-        "two equal calls": (rows, {}),
-        "permuted rows": (numpy.random.default_rng(2).permutation(rows), {}),
-        "the batch twice": ([*rows, *rows], {}),
-        "twice the learning rate": (rows, {"lr": 2 * LR}),
-        "two steps": (rows, {"steps": 2}),
-        "clipping": (rows, {"clip_norm": None}),
-        "accumulation": (rows, {"accumulate": 2}),
-        "accumulation and clipping": (rows, {"accumulate": 2, "clip_norm": None}),
-        "two steps and clipping": (rows, {"steps": 2, "clip_norm": None}),
-        "two steps and accumulation": (rows, {"steps": 2, "accumulate": 2}),
-        "an uneven batch": (odd, {}),
-        "fewer samples than devices": (range(N - 1), {}),
-        "uneven accumulation": (odd, {"accumulate": 2}),
-        LAST: (rows, {}),
-    }
-    for check in () if done else check_one_device(benches):
-        if check.what in calls and check.verdict == "skipped":
-            remarks[check.what] = check.line
-        else:
-            if check.verdict == "wrong":
-                found.setdefault(check.mistake, check.what)
-            yield check
-            calls.pop(check.what, None)
-    for what, (chosen, words) in calls.items():
-        if what in done or len(words) == 2 and first.lacks("step", words):
-            continue  # the check of one of these arguments says that it lacks
-        if even and len(chosen) % N:
-            yield Check(what, "skipped", SENTENCES["even"])
-            continue
-        for bench in benches:
-            if "clip_norm" in words:
-                words["clip_norm"] = bench.clip_norm
-            yield Check(what, "wrong", "")
-            check = check_call(bench, what, chosen, words, found, even)
-            if check.verdict != "right":
-                break
-        if check.verdict == "right" and what in remarks:
-            check = check._replace(line=f"{check.line}; {remarks[what]}")
-        yield check
-        if check.verdict == "unjudged" and not check.mistake:
-            return  # several devices do not answer
-    if getattr(first.module, "EXACT", False) and "the same bits" not in done:
-        yield Check("the same bits", "wrong", "")
-        yield check_bits(first, [rows] if even else [rows, odd])
-
-
-def check_bits(bench: Bench, batches: list) -> Check:
-    """Compare the bytes of a step on 2, 3, ... devices with those of one device."""
-    equal = {1}
-    for rows, count in product(batches, range(2, bench.N + 1)):
-        with suppress(RunError):  # of a batch or a count that a step may refuse
-            if differ := bench.other_bytes(rows, count):
-                line = f"{differ} bytes differ on {count} devices, {len(rows)} samples"
-                return Check("the same bits", "wrong", line, "other bits")
-            equal.add(count)
-    return Check("the same bits", "right", f"on {sorted(equal)} devices")
-
-
 def check_call(
-    bench: Bench, what: str, rows, words: dict, found: dict[str, str], even: bool
+    bench: Bench, what: str, rows, words: dict, wrong: dict[str, str], even: bool
 ) -> Check:
-    """Compare one call; `found` has the mistakes so far, and where they were found."""
+    """Compare one call; `wrong` has the mistake of each check that was wrong before."""
     must = what == f"{bench.N} devices against one"  # every step must answer
     refused = "unjudged" if must else "skipped"
     try:
@@ -264,24 +256,50 @@ def check_call(
     except RunError as error:
         with suppress(RunError):
             bench.several(rows, N=1, **words)
+            wrong[what] = "raises"
             line = SENTENCES["raises"].format(N=bench.N, error=error)
-            if (before := found.setdefault(line, what)) != what:
-                line = SENTENCES["again"].format(what=before)
             return Check(what, "wrong", line, "raises")
         return Check(what, refused, str(error))
+    off = f"{abs(got - one).max() / (abs(one).max() or 1):.0e}"
     if not bench.differing(got, one, times=4 if "steps" in words else 1):
-        far = abs(got - one).max() / (abs(one).max() or 1)
-        return Check(what, "right", f"{far:.0e} of the step apart in {BATCHES} batches")
-    if what == "replicas":
+        return Check(what, "right", f"{off} of the step apart in {BATCHES} batches")
+    parts = [part for part in what.split(" and ") if part in wrong]
+    if parts or "another algorithm" in wrong.values():
+        mistake = wrong[parts[0]] if parts else "another algorithm"
+    elif bench.noise.any() and not bench.differing(got, one, times=8):
+        mistake, line = "own precision", SENTENCES["coarse"].format(far=off)
+    elif what == "replicas":
         mistake, line = "apart", SENTENCES["apart"]
-    elif "another algorithm" in found:
-        mistake, line = "another algorithm", ""
+    elif what == "accumulation and clipping":
+        mistake, line = "clipped pieces", SENTENCES["clipped pieces"]
     else:
-        mistake, line = explain(bench, len(rows), words, even, found)
-        if found and not mistake:
-            mistake = next((m for m in found if m in SENTENCES), "")
-    if mistake in found:
-        line = SENTENCES["again"].format(what=found[mistake])
-    found.setdefault(mistake, what)
-    verdict = "unjudged" if mistake == "another algorithm" else "wrong"
+        mistake, line = explain(bench, len(rows), words, even, wrong.values())
+        if not mistake:
+            mistake = next(filter(None, wrong.values()), "")
+    if mistake in wrong.values():
+        before = [check for check, name in wrong.items() if name == mistake]
+        line = SENTENCES["again"].format(what=[*parts, *before][0])
+    wrong[what] = mistake
+    is_open = mistake in ("another algorithm", "own precision")
+    verdict = "unjudged" if is_open else "wrong"
     return Check(what, verdict, line, mistake)
+
+
+def check_bits(bench: Bench, batches: list) -> Check:
+    """Compare the bytes of a step on 2, 3, ... devices with those of one device."""
+
+    def stepped(rows, num_devices):
+        X, y = (a[[*rows]] for a in bench.X_y)
+        params = [p.copy() for p in bench.params]
+        new = bench.call(bench.module.step, params, X, y, num_devices, LR)
+        return b"".join(numpy.asarray(p).tobytes() for p in new)
+
+    equal = {1}
+    for rows, N in product(batches, range(2, bench.N + 1)):
+        with suppress(RunError):  # of a batch or a count that a step may refuse
+            pairs = zip(stepped(rows, 1), stepped(rows, N))
+            if differ := sum(a != b for a, b in pairs):
+                line = f"{differ} bytes differ on {N} devices, {len(rows)} samples"
+                return Check("the same bits", "wrong", line, "other bits")
+            equal.add(N)
+    return Check("the same bits", "right", f"on {sorted(equal)} devices")

@@ -30,7 +30,7 @@ def main() -> int:
     how = {} if args.timeout is None else {"timeout": args.timeout}
     try:
         if args.run:
-            from d2lpar.verify.program import judge_program
+            from d2lpar.verify.torch.program import judge_program
 
             checks = judge_program(args.run, args.devices, args.replaced, **how)
         else:

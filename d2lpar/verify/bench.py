@@ -43,12 +43,9 @@ class Bench:
         self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
         self.spread = 0 * self.start  # of one device's steps with reordered rows
         self.largest_of_a_sample = 0 * self.start  # the largest step of a single row
-        self.noise = (
-            0 * self.start
-        )  # of a step in 16 bits, relative to its largest element
+        self.noise = 0 * self.start  # of 16 bits, relative to the largest element
         self.share_allowed = 0.0  # of a parameter's elements, outside the tolerance
         self.is_stateless = True  # two steps are two calls: no momentum
-        self.clip_norm = 0.0
         self.eps = 2.0**-52  # of the type in which parameters are stored
         self.form = "mean"  # of the rows' gradients, or "sum", "weighted", "other"
 
@@ -79,11 +76,10 @@ class Bench:
         """Make rows and start differ from those of `first`, also if seeds do not."""
         n = self.even_batch + 1
         if all(map(numpy.array_equal, self.X_y, first.X_y)):
-            with suppress(Exception):  # a batch that ignores the seed may be longer
-                more = [numpy.asarray(a) for a in self.module.batch((k + 1) * n, 0)]
-                if [len(a) for a in more] == [(k + 1) * n] * 2:
-                    for a, new in zip(self.X_y, more):
-                        a[:n] = new[k * n :]
+            with suppress(Exception):  # there may be no more rows
+                more = self.module.batch((k + 1) * n, 0)
+                for old, new in zip(self.X_y, map(numpy.asarray, more)):
+                    old[:n] = new[k * n :]
         if numpy.array_equal(self.start, first.start):
             self.start = first.start + k * first.alone(range(self.even_batch))
             self.start = self.vector(self.arrays(self.start))
@@ -129,16 +125,6 @@ class Bench:
         if lacks := self.lacks(name, words):
             raise RefusedError(lacks)
         return self.call(self.update, name, start, rows, N or self.N, lr, words)
-
-    def other_bytes(self, rows, num_devices: int) -> int:
-        """Return how many bytes of the new parameters are not those of one device."""
-        ends = []
-        for N in (1, num_devices):
-            X, y = (a[[*rows]] for a in self.X_y)
-            params = [p.copy() for p in self.params]
-            new = self.call(self.module.step, params, X, y, N, LR)
-            ends.append(b"".join(numpy.asarray(p).tobytes() for p in new))
-        return sum(a != b for a, b in zip(*ends))
 
     def alone(self, rows, start=None, accumulate=None, **words) -> numpy.ndarray:
         """Return the update of one device. Raises RunError, also for nan."""
@@ -226,72 +212,75 @@ class Bench:
 
         Sets its spread, and the form in which the rows of a batch make its step.
         """
-        n = self.even_batch
-        rows = range(n)
+        rows = range(self.even_batch)
         ref = self.alone(rows)
-        self.clip_norm = float(norm(ref)) / LR / (4 * self.N)  # below each shard's norm
-        if not ref.any():
+        size = float(norm(ref))
+        self.clip_norm = size / LR / (4 * self.N)  # below each shard's norm
+        if not size:
             return "one device", SENTENCES["changes nothing"]
         new = (self.start + ref)[ref != 0]
         for bits in (24, 11, 8):  # float32, float16, bfloat16
-            if (new == rounded(new, bits)).sum() > new.size / 2:
+            if (new == rounded(new, bits)).mean() > 0.5:
                 self.eps = 2.0 ** (1 - bits)
         orders = [numpy.random.default_rng(k).permutation(rows) for k in range(3)]
         far = [abs(self.alone(order) - ref) for order in (rows, *orders)]
         self.spread = numpy.max(far, axis=0)
         for name, apart in (("unequal", far[0]), ("order", self.spread)):
-            if (share := norm(apart) / norm(ref)) > 0.01:
-                most = max(
-                    range(len(self.parts)), key=lambda k: norm(apart[self.parts[k]])
-                )
-                line = SENTENCES[name].format(far=f"{share:.0%}", k=most)
+            if norm(apart) > 0.01 * size:
+                worst = numpy.argmax([norm(apart[part]) for part in self.parts])
+                line = SENTENCES[name].format(far=f"{norm(apart) / size:.0%}", k=worst)
                 return "two equal calls", line
         singles = [0 * ref]
         for k in range(4):
             with suppress(RunError):  # here and below: a step need not take every batch
                 singles.append(abs(self.alone([k])))
         self.largest_of_a_sample = numpy.max(singles, axis=0)
-        rests: dict[str, list] = {"mean": [], "sum": [], "weighted": []}
-        same = []
-        for half in (rows[::2], rows[: n // 2], rows[n // 4 :]):
-            with suppress(RunError):
-                a = self.alone(half)
-                b = self.alone([k for k in rows if k not in half])
-                share, weight = len(half) / n, fitted(ref, a, b)
-                rests["mean"].append(share * a + (1 - share) * b - ref)
-                rests["sum"].append(a + b - ref)
-                rests["weighted"].append(weight * a + (1 - weight) * b - ref)
-                same += [numpy.array_equal(a, ref) and numpy.array_equal(b, ref)]
-        if not same:
-            return None
-        if all(same):
-            return "one device", SENTENCES["same rows"]
-        if ref.astype(bool).sum() < 4:
-            del rests["weighted"]  # it would fit anything
-        sizes = {form: norm(numpy.abs(rest).max(0)) for form, rest in rests.items()}
-        limit = 2 * norm(self.tolerance(ref))
-        fits = [form for form, size in sizes.items() if size <= limit]
-        best = min(sizes, key=lambda form: sizes[form] > 3 * min(sizes.values()))
+        rests = self.rests_of_forms(ref)
+        if not rests:
+            return None if rests is None else ("one device", SENTENCES["same rows"])
+        sizes = {form: float(norm(rest)) for form, rest in rests.items()}
+        fits = [f for f in sizes if sizes[f] <= 2 * norm(self.tolerance(ref))]
+        least = min(sizes.values())
+        best = next(form for form in sizes if sizes[form] <= 3 * least)
         self.form = (fits or [best])[0]
         # In 16 bits parts are not exact, and the step is rough. So it looks where
         # parameters hardly move, because storing them rounds, too.
-        coarse = 2.0**-15 < sizes[best] / norm(ref) < 0.05
-        shows = not fits or self.eps * norm(self.start) < 3e-5 * norm(ref)
+        coarse = 2.0**-15 < sizes[best] / size < 0.05
+        shows = not fits or self.eps * norm(self.start) < 3e-5 * size
         if coarse and shows and self.is_rough(2.0**-14, 1):
             for part in self.parts:
-                most = abs(ref[part]).max(initial=0) or 1
-                rest = numpy.abs(rests[best])[:, part].max(initial=0) / most
-                self.noise[part] = max(rest, 2.0**-12)
-        elif not fits:
+                most = float(abs(ref[part]).max(initial=0)) or 1.0
+                rest = float(rests[best][part].max(initial=0))
+                self.noise[part] = max(rest / most, 2.0**-12)
+        elif not fits and sizes[best] > 1e-5 * size:
             self.form = "mean"
-            if sizes["mean"] > 0.01 * norm(ref):
+            if sizes["mean"] > 0.01 * size:
                 self.form = "other"
                 self.share_allowed = 0.02  # rounding may turn a tiny step around
         tol = norm(self.tolerance(ref))
-        if max(self.eps, self.noise.max()) > 2.0**-20 and tol > 0.3 * norm(ref):
-            size = f"{tol / norm(ref):.0e}"
-            return "one device", SENTENCES["coarse"].format(far=size)
+        if max(self.eps, self.noise.max()) > 2.0**-20 and tol > 0.3 * size:
+            return "one device", SENTENCES["coarse"].format(far=f"{tol / size:.0e}")
         return None
+
+    def rests_of_forms(self, ref) -> dict[str, numpy.ndarray] | None:
+        """Return how far steps with parts of a batch are from making its step `ref`.
+
+        Nothing, if the rows do not matter; None, if it takes no parts.
+        """
+        rows, rests, same = range(self.even_batch), [], []
+        for half in (rows[::2], rows[: len(rows) // 2], rows[len(rows) // 4 :]):
+            with suppress(RunError):
+                a, b = self.alone(half), self.alone([k for k in rows if k not in half])
+                share, weight = len(half) / len(rows), fitted(ref, a, b)
+                rests.append([a + b, *(w * a + (1 - w) * b for w in (share, weight))])
+                same.append(numpy.array_equal(a, ref) and numpy.array_equal(b, ref))
+        if not same or all(same):
+            return {} if same else None
+        total, mean, weighted = numpy.abs(numpy.array(rests) - ref).max(axis=0)
+        forms = {"mean": mean, "sum": total, "weighted": weighted}
+        if numpy.count_nonzero(ref) < 4:
+            del forms["weighted"]  # it would fit anything
+        return forms
 
 
 def fitted(whole, a, b) -> float:

@@ -12,6 +12,7 @@ import programs
 import pytest
 
 from d2lpar.verify import verify
+from d2lpar.verify.bench import SENTENCES
 
 # What numpy_step.py can plant, one by one.
 PLANTED = [
@@ -150,20 +151,16 @@ def test_random_numbers_are_not_judged(monkeypatch):
 
 
 def test_a_planted_program_has_a_mistake_of_its_own():
-    planted = [
-        (f, m) for f, group in programs.WRONG.items() for _, m, _ in group.values()
-    ]
-    assert len(planted) >= 46 and len({mistake for _, mistake in planted}) >= 33
-    assert sum(map(len, programs.RIGHT.values())) >= 19
+    planted = [p for p in programs.PROGRAMS if p.verdict == "wrong"]
+    assert len(planted) >= 46 and len({p.mistake for p in planted}) >= 33
+    assert {p.mistake for p in planted} <= {*SENTENCES} - {""}
+    assert len(programs.RIGHT) >= 19
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework, program", [
-    (framework, program)
-    for framework, group in programs.RIGHT.items() for program in group
-])  # fmt: skip
-def test_right_programs_raise_no_alarm(framework, program):
-    programs.needs(framework)
+@pytest.mark.parametrize("program", programs.RIGHT, ids=lambda p: p.name)
+def test_right_programs_raise_no_alarm(program):
+    programs.needs(program.framework)
     code = (
         "import importlib, sys; from d2lpar.verify import verify\n"
         "module = importlib.import_module(sys.argv[1])\n"
@@ -171,7 +168,8 @@ def test_right_programs_raise_no_alarm(framework, program):
         "    *_, summary = verify(module, 2, 32, seed=seed)\n"
         "    assert summary.verdict == 'right', (seed, _)"
     )
+    python = programs.python_of(program.framework)
     seeds = os.environ.get("D2LPAR_SEEDS", "2")
-    command = [programs.python_of(framework), "-c", code, f"steps_{framework}", seeds]
+    command = [python, "-c", code, f"steps_{program.framework}", seeds]
     environment = programs.environment(program)
     subprocess.run(command, cwd=programs.SUBJECTS, env=environment, check=True)

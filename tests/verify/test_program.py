@@ -9,7 +9,7 @@ import programs
 import pytest
 
 from d2lpar.errors import RunError
-from d2lpar.verify.program import (
+from d2lpar.verify.torch.program import (
     check_program,
     check_rows,
     judge_program,

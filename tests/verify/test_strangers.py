@@ -101,14 +101,17 @@ def padded(n, N):
     return [order[k::N] for k in range(N)]
 
 
-def stale(of):
-    """A step whose several devices keep the first batch, or parameters, of a length."""
+def stale(of, keeps=True):
+    """A step whose several devices keep what they got first, or have that of before."""
     kept = {}
 
     def step(params, X, y, num_devices, lr):
         given = (X, y) if of == "batch" else params
         if num_devices > 1:
-            given = kept.setdefault((num_devices, len(X)), given)
+            before = kept.setdefault((num_devices, len(X)), given)
+            if not keeps:
+                kept[num_devices, len(X)] = given
+            given = before
         X, y = given if of == "batch" else (X, y)
         grads, n = gradient(params if of == "batch" else given, X, y)
         return moved(params, scale(1 / n, grads), lr)
@@ -123,6 +126,33 @@ def clips_pieces(params, X, y, num_devices, lr, clip_norm=None, accumulate=1):
         piece = add(gradient(params, *own[k])[0] for own in shards)
         total = clip(add([total, scale(1 / len(X), piece)]), clip_norm)
     return moved(params, total, lr)
+
+
+def steps_of_pieces(params, X, y, num_devices, lr, accumulate=1):
+    for piece in split(X, y, accumulate if num_devices > 1 else 1):
+        params = right(params, *piece, num_devices, lr)
+    return params
+
+
+def clips_sums(params, X, y, num_devices, lr, clip_norm=None):
+    mean = scale(1 / len(X), gradient(params, X, y)[0])
+    sums = clip(scale(num_devices, mean), clip_norm)
+    return moved(params, scale(1 / num_devices, sums), lr)
+
+
+def counts_rows(params, X, y, num_devices, lr):
+    grads, n = gradient(params, X, y)
+    return moved(params, scale(1 / (n if num_devices == 1 else len(X)), grads), lr)
+
+
+def half_summed(params, parts):
+    """The sum of a bucket that ends within a parameter, and the rest of a device."""
+    total, own = (
+        numpy.concatenate([g.ravel() for g in p]) for p in (add(parts), parts[0])
+    )
+    k, ends = len(own) // 2, numpy.cumsum([p.size for p in params])[:-1]
+    pieces = numpy.split(numpy.concatenate([total[:k], own[k:]]), ends)
+    return [g.reshape(p.shape) for g, p in zip(pieces, params)]
 
 
 def raises(params, X, y, num_devices, lr, steps=1):
@@ -190,6 +220,12 @@ WRONG = {
     "rows, shuffled": (own_means(shuffled), "mean of means", False),
     "rows repeated": (own_means(padded), "repeated rows", False),
     "an old batch": (stale("batch"), "stale batch", False),
+    "the batch before": (stale("batch", False), "stale batch", False),
+    "the parameters before": (stale("parameters", False), "stale parameters", False),
+    "half a bucket": (changed(half_summed), "lost sum", False),
+    "rows for tokens": (counts_rows, "wrong count", True),
+    "steps of pieces": (steps_of_pieces, "step of each piece", False),
+    "clipped sums": (clips_sums, "clipped sum", False),
     "old parameters": (stale("parameters"), "stale parameters", False),
     "clipped pieces": (clips_pieces, "clipped pieces", False),
     "an error": (raises, "raises", False),

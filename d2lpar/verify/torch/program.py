@@ -23,7 +23,7 @@ from numpy.linalg import norm
 from d2lpar.errors import RunError
 from d2lpar.verify import Check, summary
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STEPS = 3
 
 

@@ -118,6 +118,19 @@ def times(
     return samples
 
 
+def address(array) -> int:
+    """Where the elements of an array of a CPU context begin."""
+    from d2lpar._mxnet import mx
+
+    array.wait_to_read()
+    pointer = ctypes.c_void_p()
+    # If oneDNN keeps the array in its own layout, this first puts it in order.
+    mx.base.check_call(
+        mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer))
+    )
+    return pointer.value or 0
+
+
 def _loops_in_c(
     arrays: dict[str, list[tuple]],
 ) -> dict[tuple[str, str], Callable[[], object]]:
@@ -144,8 +157,8 @@ def _loops_in_c(
     def call(loop: Callable, pairs: list[tuple]) -> Callable[[], object]:
         parts = [
             (
-                ctypes.c_void_p(on_cpu.address(source) + 4 * share.start),
-                ctypes.c_void_p(on_cpu.address(target) + 4 * share.start),
+                ctypes.c_void_p(address(source) + 4 * share.start),
+                ctypes.c_void_p(address(target) + 4 * share.start),
                 ctypes.c_long(share.stop - share.start),
             )
             for source, target in pairs

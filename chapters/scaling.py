@@ -13,7 +13,7 @@
 #
 # With batches of 256 images, an epoch took the authors of *Dive into Deep Learning*
 # (d2l) [1] 1.8 s on one V100 GPU and **2.5 s on two**. In our records of Gluon, a
-# second core pays from 32 images on, and a second GPU from 2,048 on.
+# second core pays from 64 images on, and a second GPU from 2,048 on.
 #
 # Run this chapter as a notebook, or as `python chapters/scaling.py --num-devices 1,2`.
 

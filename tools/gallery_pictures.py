@@ -422,10 +422,9 @@ def speedup(cores: Runs, gpus: Runs) -> Picture:
         if batch >= (pays[runs[0].header.device_kind, study.name] or math.inf)
     ]
     title = claim(
-        "A second core pays from batches of {low} to {high}, a GPU from {gpu:,} in "
-        "Gluon",
+        "A second core pays from batches of {cores} on, a GPU from {gpu:,} in Gluon",
         when=max(on_cores) < gpu < math.inf, by=all_larger,
-        low=min(on_cores), high=max(on_cores), gpu=gpu,
+        cores=max(on_cores), gpu=gpu,
     )  # fmt: skip
     with_graphs = {run.header.gpu_build["cuda_graphs"] for run in gpus}
     graphs = {frozenset([True]): "with", frozenset([False]): "without"}

@@ -71,8 +71,8 @@ def places(study):
 
 
 def test_from_which_batch_a_second_device_pays(studied):
-    """Chapter 6: cores from 32 images on in Gluon, GPUs from 2,048."""
-    assert pays_from(speedups(studied["cores", "concise"], 2)) == 32
+    """Chapter 6: cores from 64 images on in Gluon, GPUs from 2,048."""
+    assert pays_from(speedups(studied["cores", "concise"], 2)) == 64
     assert pays_from(speedups(studied["GPUs", "concise"], 2)) == 2_048
     assert speedups(studied["GPUs", "scratch"], 2)[256] < 1
 

@@ -374,7 +374,7 @@ chapter.score()
 # shows whether this sets the rate.
 #
 # (On an H200 Chapter 4 doubles the same numbers by MXNet in
-# [0.393 ms](../figures/h200/timing/book-results.txt "x2 MXNet in place 1 GPU | ms").
+# [0.393 ms](../figures/h200/timing/book-results.txt "x2 MXNet in place 1 device | ms").
 # That is another card and another protocol: `x *= 2` in place, without the untimed call
 # that precedes each sample here.)
 #

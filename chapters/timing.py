@@ -123,8 +123,9 @@ print("product:", measure(lambda device: np.dot(x, x), two[0], host @ host))
 #
 # **Repeat the process.** Times of one process share, for example, its memory layout.
 # Therefore `d2lpar run` starts a process for each repetition. Within one process, as
-# here, the rule also requires a factor of more than 1.15. In our records of cores no
-# two processes with the same work differ by more. Single runs need this factor, too.
+# here, the rule also requires a factor of more than 1.15. In our records of training
+# on cores no two processes with the same work differ by more. Single runs need this
+# factor, too.
 #
 # `chapter.verdict` follows this rule. Are two devices faster if each computes half of
 # the rows? Is NumPy faster?

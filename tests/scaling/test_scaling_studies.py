@@ -1,5 +1,6 @@
 """Scaling records as studies, and their pictures: from which numbers they are drawn."""
 
+import statistics
 from pathlib import Path
 
 import msgspec
@@ -63,12 +64,13 @@ def test_a_study_knows_its_steps_and_speedups(run):
 def test_the_committed_records_have_the_all_reduce_of_their_steps(record, size):
     run = files.read(FIGURES / f"{record}.jsonl")
     (study,) = studies([run])
-    (line,) = (
-        line
-        for line in run.lines_of(AllReduceRecord)
+    seconds = [
+        second
+        for line in run.lines_of(AllReduceRecord)  # one per process
         if (line.variant, line.num_arrays, line.num_bytes) == (*size, 516_272)
-    )
-    assert study.exchange == sorted(line.seconds)[len(line.seconds) // 2]
+        for second in line.seconds
+    ]
+    assert study.exchange == statistics.median(seconds)
 
 
 def test_without_an_all_reduce_there_is_no_bracket(run):
@@ -134,6 +136,22 @@ def test_an_all_reduce_is_drawn_in_bytes_per_second_of_the_bus(run):
     one, eight = below.containers  # bars of one array and of eight, a row for each way
     assert len(one) == len(eight) == 2
     assert eight[0].get_width() == pytest.approx(1e3 * (8e-4 + 100_000 * 2e-9))
+
+
+def test_one_process_needs_the_factor_of_short_steps(run):
+    def lasting(n, level):
+        (step,) = (s for s in run.lines_of(StepRecord)
+                   if (s.num_devices, s.global_batch_size) == (n, 128))  # fmt: skip
+        seconds = [level + 0.001 * k for k in range(4)]
+        return msgspec.structs.replace(step, seconds=seconds)
+
+    for factor, told in ((1.25, False), (1.4, True)):
+        lines = lasting(1, factor), lasting(2, 1.0)
+        (study,) = studies([Run(run.header, lines)])
+        assert (speedups(study, 2)[128] is not None) == told
+        apart = [msgspec.structs.replace(x, repeat=k) for x in lines for k in range(4)]
+        (study,) = studies([Run(run.header, tuple(apart))])
+        assert speedups(study, 2)[128] == pytest.approx(factor, rel=0.01)
 
 
 def test_all_reduces_of_two_processes_are_two(run):

@@ -156,17 +156,17 @@ def test_a_solver_names_the_methods_that_reach_the_least_residual():
 @pytest.mark.parametrize(
     "speedups, answer",
     [
-        ({2: 0.5, 4: 0.8, 8: 1.2}, "begin to pay between 4 and 8 images"),
-        ({2: 0.5, 4: 1.2, 8: 0.8, 16: 1.5}, "begin to pay between 2 and 16 images"),
-        ({2: 1.2, 4: 1.8}, "pay at every measured batch, from 2 images on"),
-        ({2: 0.5, 4: 0.8}, "do not pay at batches of up to 4 images"),
-        ({2: 0.5, 4: None, 8: 1.2}, "begin to pay between 2 and 8 images"),
+        ({2: 0.5, 4: 0.7, 8: 1.4}, "begin to pay between 4 and 8 images"),
+        ({2: 0.5, 4: 1.4, 8: 0.7, 16: 1.5}, "begin to pay between 2 and 16 images"),
+        ({2: 1.4, 4: 1.8}, "pay at every measured batch, from 2 images on"),
+        ({2: 0.5, 4: 0.7}, "do not pay at batches of up to 4 images"),
+        ({2: 0.5, 4: None, 8: 1.4}, "begin to pay between 2 and 8 images"),
         ({2: 0.5, 4: None}, "do not pay at 2 images; at 4 images it cannot be told"),
         (
             {2: None, 4: 1.5},
             "at most 1.5 times as fast, at 4; at 2 images it cannot",
         ),
-        ({2: 1.2, 4: 0.5}, "at most 1.2 times as fast, at 2; not at 4 images."),
+        ({2: 1.4, 4: 0.5}, "at most 1.4 times as fast, at 2; not at 4 images."),
         ({2: None, 4: None}, "Whether 2 devices pay cannot be told at 2 and 4 images"),
     ],
 )

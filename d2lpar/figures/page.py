@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy
 from matplotlib import style
@@ -222,26 +222,10 @@ def name_beside(axes: Axes, values: Mapping[str, float]) -> None:
         axes.text(1.02, y, name, color="0.3", **place)
 
 
-def name_ends(
-    axes: Axes, ends: Sequence[tuple[float, float, str, Mapping[str, Any]]]
-) -> None:
-    """Write names at the ends (x, y, name, look) of lines, apart from each other."""
-    place = axes.transData.transform
-    height, low = 12 * axes.figure.dpi / 72, -numpy.inf  # of a line of text, in pixels
-    for x, y, name, look_of in sorted(ends, key=lambda end: end[1]):
-        across, up = place((x, y))
-        up = low = max(up, low + height)
-        at = axes.transData.inverted().transform((across, up))
-        axes.annotate(
-            name, at, (8, 0), textcoords="offset points", va="center", size=9,
-            color=darker(to_hex(look_of["color"])), annotation_clip=False,
-        )  # fmt: skip
-
-
 def bytes_along(axes: Axes, name: str) -> None:
     """Show sizes on a logarithmic x axis, in KiB and MiB."""
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=6))
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=5))
     axes.xaxis.set_major_formatter(lambda size, _: byte_size(size))
     axes.set_xlabel(name)
 

@@ -80,7 +80,7 @@ def _look(run: Run, **others) -> dict:
 
 def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
     """Draw ||A x - b|| of each device's x above the least of all, against the epoch."""
-    ends = []
+    ends = {}
     for run in runs:
         points = repeats(run)[0]
         recorded = min(len(p.device_residual_norms) for p in points)
@@ -89,12 +89,11 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
             style = _look(run, markevery=max(1, len(points) // 8))
             style.update(ls=page.LINES[device % 5], mfc="white" if device else None)
             axes.plot([p.iteration for p in points], above, **style)
-            name = f"{_method(run)}, {label.split()[0]}"
-            ends.append((points[-1].iteration, above[-1], name, style))
+            ends[f"{_method(run)}, {label.split()[0]}"] = above[-1]
     page.epochs_along(axes)
     page.log_along(axes, "y")
     axes.set_ylabel("||A x - b|| above the optimum")
-    page.name_ends(axes, ends)
+    page.name_beside(axes, ends)
 
 
 def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
@@ -140,6 +139,7 @@ def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> Non
 
     `greyed` are methods that did not converge.
     """
+    ends = {}
     for same in comparable(runs):
         found = [seconds_of(run) for run in same]
         color = page.GREY if same[0].header.variant in greyed else page.OURS
@@ -149,12 +149,10 @@ def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> Non
         axes.plot([summary.median for summary in found], "o", **style)
         known = page.times_as_fast(ratio(found[0], found[-1]))
         words = (_method(same[0]), known, "not converged" * (color == page.GREY))
-        axes.annotate(
-            ", ".join(filter(None, words)), (len(found) - 1, found[-1].median),
-            (8, 0), textcoords="offset points", va="center", size=9,
-        )  # fmt: skip
+        ends[", ".join(filter(None, words))] = found[-1].median
     axes.set_xticks(range(len(same)), [labels.count(run.header) for run in same])
-    axes.set_xlim(-0.15, len(same) - 0.1)
+    axes.set_xlim(-0.15, len(same) - 0.95)
     axes.grid(False, axis="x")
     page.log_along(axes, "y")
     axes.set_ylabel("seconds")
+    page.name_beside(axes, ends)

@@ -140,7 +140,7 @@ def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> Non
     """
     count, rows = _of_most_devices(runs)
     found = dict.fromkeys(v for row in rows.values() for v in row if row[v].n)
-    ends = []
+    ends = {}
     for k, variant in enumerate(ways or found):
         points = []
         for (arrays, size), row in sorted(rows.items()):
@@ -150,11 +150,11 @@ def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> Non
                 points.append((size, [bus / s for s in samples]))
         if points:
             page.quartiles(axes, points, **page.look(k, ms=4, lw=1.4))
-            ends.append((points[-1][0], median(points[-1][1]), variant, page.look(k)))
+            ends[variant] = median(points[-1][1])
     page.bytes_along(axes, "bytes of an array on each device")
     page.log_along(axes, "y")
     axes.set_ylabel("GB/s of the bus")
-    page.name_ends(axes, ends)
+    page.name_beside(axes, ends)
 
 
 def gradients(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None:

@@ -5,8 +5,8 @@
 # (Chapter 1). In its next section [1] a second GPU makes the training of a larger
 # network faster. Is the network the reason, or the larger batch?
 #
-# ![Time of an epoch of LeNet in Gluon beside PyTorch's loop, DDP and d2l's PyTorch tab,
-# on two cores and on H100s](../figures/peers/lenet.png)
+# ![Time of an epoch of LeNet in Gluon beside PyTorch's loop, JAX and d2l's PyTorch tab,
+# on two cores and on H100s, and by the form of a step](../figures/peers/lenet.png)
 #
 # **In one sentence.** The network is the reason: in our record, two H100 GPUs train
 # ResNet-18 faster than one with the *same* batch of 256 images.

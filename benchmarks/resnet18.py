@@ -115,9 +115,8 @@ def first_steps(data: str, channels: int, batch_size: int) -> dict[str, numpy.nd
     int64. "losses.1" and "losses.2", float64, are the mean losses before each step on
     one and on two contexts: batch normalisation sees one context's images.
 
-    In float32 MXNet's batch normalisation is off by 1e-6 to 1e-4, which decides for a
-    few activations near 0 whether ReLU lets them pass. The second loss then differs
-    from PyTorch's by 0.1 %; in float64 gradients agree to 14 digits.
+    In float32 the second loss differs from PyTorch's by 0.1 %, as rounding decides for a
+    few activations near 0 whether ReLU lets them pass.
     """
     from d2lpar import autograd, gluon, mx, np
 

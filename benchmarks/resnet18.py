@@ -115,7 +115,7 @@ def first_steps(data: str, channels: int, batch_size: int) -> dict[str, numpy.nd
     int64. "losses.1" and "losses.2", float64, are the mean losses before each step on
     one and on two contexts: batch normalisation sees one context's images.
 
-    In float32 the second loss differs from PyTorch's by 0.1 %, as rounding decides for a
+    In float32 the second loss differs from PyTorch's by 0.1 %: rounding decides for a
     few activations near 0 whether ReLU lets them pass.
     """
     from d2lpar import autograd, gluon, mx, np

@@ -40,7 +40,7 @@ PRESETS = {
     "quick": {"rounds": 1, "num_epochs": 2, "n_train": 5_000, "n_test": 1_000},
     "book": {"rounds": 3, "num_epochs": 3, "n_train": None, "n_test": None},
 }
-CHAPTERS = {"from scratch": "multiple_gpus", "concise": "multiple_gpus_concise"}
+CHAPTERS = {"scratch": "multiple_gpus", "concise": "multiple_gpus_concise"}
 # Scripts in peers/.
 PEERS = ("d2l_notebook", "d2l_pytorch", "pytorch_loop", "ddp", "jax_loop")
 
@@ -66,6 +66,7 @@ class Choice:
     counts: Sequence[int]
     threads: int | None = None
     forms: Sequence[str] = ()  # of the peers' steps on GPUs; () for all
+    ours: Sequence[str] = tuple(CHAPTERS)
 
     def threads_each(self, n: int) -> int:
         """Threads of each of `n` contexts or processes."""
@@ -97,8 +98,9 @@ def arms_of(
     `data` are the arguments of `datasets.load`, `recipe` those of our `train`.
     """
     every = []
-    for training, chapter in CHAPTERS.items():
-        experiment = experiments.get(chapter)
+    for training in chosen.ours:
+        experiment = experiments.get(CHAPTERS[training])
+        training = training.replace("scratch", "from scratch")
         for n in chosen.counts:
             ours = arms.ours(
                 f"d2lpar {training}, {chosen.words(n, 'context', 'contexts')}",
@@ -201,6 +203,7 @@ def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(PEERS), help="some of these")
     every = sorted({form for of_peer in FORMS.values() for form in of_peer})
     parser.add_argument("--forms", help=f"some of {','.join(every)} [default: all]")
+    parser.add_argument("--ours", default=",".join(CHAPTERS), help="some of these")
     parser.add_argument("--devices", default=f"cpu:{host.usable_cores()}")
     parser.add_argument("--num-devices", help="counts, as in 1,2,4")
     parser.add_argument("--threads", type=int, help="of each context and process")
@@ -218,6 +221,9 @@ def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
     args.peers = args.peers.split(",")
     if unknown := set(args.peers) - set(PEERS):
         parser.error(f"--peers {', '.join(unknown)}: write some of {', '.join(PEERS)}")
+    args.ours = args.ours.split(",")
+    if unknown := set(args.ours) - set(CHAPTERS):
+        parser.error(f"--ours {', '.join(unknown)}: write scratch, concise or both")
     args.forms = args.forms.split(",") if args.forms else []
     if unknown := set(args.forms) - set(every):
         parser.error(f"--forms {', '.join(unknown)}: write some of {', '.join(every)}")
@@ -236,7 +242,7 @@ def flags_of(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     """Time LeNet beside its peers: ours, d2l's and PyTorch's training, in turn."""
     args = flags_of(words)
-    chosen = Choice(args.kind, args.counts, args.threads, args.forms)
+    chosen = Choice(args.kind, args.counts, args.threads, args.forms, args.ours)
     sizes = {"n_train": args.n_train, "n_test": args.n_test}
     data = datasets.load(args.data, **sizes)
     is_sample = data.name.endswith("-sample")

@@ -27,9 +27,9 @@ from d2lpar import experiments
 from d2lpar.machine.builds import mxnet_version
 from d2lpar.machine.host import usable_cores
 from d2lpar.records.kinds import ArmSample, Run, group
-from d2lpar.text import plain_table
+from d2lpar.text import plain_table, plural
 
-WAYS = ("scratch", "concise")
+WAYS = {"scratch": "from scratch", "concise": "in Gluon"}
 BATCHES, IMAGES = (64, 256, 2_048), {"n_train": 4_096, "n_test": 1_000}
 
 
@@ -58,7 +58,8 @@ def hashed(args: argparse.Namespace) -> Run:
         return [
             arms.ours(
                 f"{contexts} contexts", threads, "same_bits:epochs_of",
-                work=f"{way}, {threads} per context", way=way, contexts=contexts,
+                work=f"{WAYS[way]}, {plural(threads, 'thread')} per context",
+                way=way, contexts=contexts,
                 data=args.data, sizes=sizes, seed=seed, **settings,
             )
             for way in args.ways.split(",")
@@ -101,8 +102,8 @@ def timed(args: argparse.Namespace) -> Run:
     every = [
         arms.ours(
             "same bits" if same_bits else "usual", 1, "same_bits:epochs_of",
-            work=f"{way}, batch {batch:,}, {contexts} of 1 thread", way=way,
-            contexts=contexts, data=args.data, sizes=IMAGES,
+            work=f"{WAYS[way]}, batch {batch:,}, {plural(contexts, 'context')}",
+            way=way, contexts=contexts, data=args.data, sizes=IMAGES,
             global_batch_size=batch, lr=0.01, num_epochs=args.num_epochs or 3,
             same_bits=same_bits,
         )

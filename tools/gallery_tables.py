@@ -250,6 +250,23 @@ def _memory(runs: Runs) -> str:
     return _table([*columns, "record"], rows)
 
 
+def _hashes(runs: Runs) -> str:
+    """In how many seeds trainings on several numbers of contexts ended equal."""
+    rows = []
+    for run in runs:
+        for work, same in group(run.lines_of(ArmSample), lambda x: x.work).items():
+            ends = {(x.round, x.arm): x.params_sha256 for x in same}
+            by_seed = group(ends.items(), lambda end: end[0][0], lambda end: end[1])
+            equal = sum(len({*hashes}) == 1 for hashes in by_seed.values())
+            contexts = ", ".join(dict.fromkeys(x.arm.split()[0] for x in same))
+            epochs = max(x.epoch or 0 for x in same)
+            seeds = f"{equal} of {len(by_seed)}"
+            mxnet = run.header.versions["mxnet"]
+            rows.append([work, contexts, str(epochs), seeds, mxnet, _record(run)])
+    columns = ["", "contexts", "epochs", "seeds with equal parameters", "MXNet"]
+    return _table([*columns, "record"], rows)
+
+
 def threads_of(arm: str) -> int | None:
     """Threads of an arm in all, by its name; None where it does not say."""
     found = re.search(r"(?:(\d+) (?:contexts?|process(?:es)?), )?(\d+) threads?", arm)
@@ -355,6 +372,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Runs], str]]] = {
     "seeds": ("Seconds per epoch and to an accuracy", _seeds),
     "errors": ("Errors by steps", _errors),
     "memory": ("MiB by batch", _memory),
+    "hashes": ("Trainings compared by SHA-256", _hashes),
     "arms": ("Seconds of every row", _arms),
     "forms": ("Seconds and accuracy of every form", _forms),
     "faces": ("Faces by seed", _faces),

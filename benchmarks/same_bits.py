@@ -8,7 +8,8 @@
 Without --times, LeNet is trained on each number of contexts, with each number of
 threads per context; a round is a seed. Prints the SHA-256 of the last parameters of
 each training; exits with status 1 where two of one seed and one number of threads
-differ. Writes same_bits.jsonl, or same_bits-mxnet2.jsonl, to runs/benchmarks.
+differ. Writes same_bits.jsonl, or same_bits-book.jsonl, or with -mxnet2 after it, to
+runs/benchmarks.
 
 With --times, epochs of 4,096 images are timed with and without, in processes that take
 turns, in batches of 64, 256 and 2,048, on one context and on as many as there are
@@ -67,7 +68,8 @@ def hashed(args: argparse.Namespace) -> Run:
             for contexts in map(int, args.contexts.split(","))
         ]  # fmt: skip
 
-    name = "same_bits-mxnet2" if mxnet_version().startswith("2") else "same_bits"
+    name = "same_bits" + "-book" * (args.preset == "book")
+    name += "-mxnet2" * mxnet_version().startswith("2")
     lines: list = []
     for seed in range(args.rounds):
         every, more = arms.measure_seeds(arms_of, [seed], warm_up=0)

@@ -148,6 +148,9 @@ def benchmarks() -> Iterator[Part]:
     command = f"python benchmarks/peers.py --preset=book {rounds} --num-devices=1,2"
     command += " --out=figures/peers"
     yield Part("peers", 34, (Step(command, ("peers/custom-cpu2.jsonl",)),))
+    command = command.replace("figures/peers", "figures/peers_d2l --ours=concise")
+    command += " --peers=d2l_pytorch"  # it needs torchvision, too
+    yield Part("peers, d2l", 10, (Step(command, ("peers_d2l/custom-cpu2.jsonl",)),))
     same = "python benchmarks/least_squares.py --rounds 2 --repeats 5 "
     same += "--arms normal,numpy"
     yield Part(

@@ -288,7 +288,7 @@ def cgls_on_host(A, b, num_steps, from_residual):
 
 # %% [markdown]
 # We make two columns of A almost equal, set b to A times a known x, and print by how
-# much each method misses this x. Rows with "d2lpar" are methods of the package.
+# much each method misses x. Rows named "d2lpar" are the package's methods.
 #
 # *Predict before you run*: how many digits of x does the package's `normal` find at a
 # condition of 2e6?
@@ -443,7 +443,7 @@ assert together[0] > in_turn[0] and optimum < together[1] < in_turn[1]
 
 # %% [markdown]
 # Neither variant reaches LAPACK's residual. From five to 40 epochs the residual changes
-# by less than a tenth of its distance from LAPACK's.
+# by less than a tenth of the distance.
 #
 # ## Why the average misses
 #
@@ -483,8 +483,8 @@ chapter.show(figure, "local-steps")
 
 # %% [markdown]
 # The Gram matrices of two random halves differ little, so the second reason is small
-# here. The errors of drawing are independent. Their average is still
-# `1 / sqrt(2) = 0.7` times as large as one of them.
+# here. The errors of two draws are independent, so their average is still
+# `1 / sqrt(2) = 0.7` times as large as one.
 #
 # Without drawing, the excess grows with the number of local steps. With one step it is
 # rounding: averaging after every step *is* summing the gradients. Training that
@@ -543,16 +543,19 @@ x -= 1
 print("x_hat after x -= 1:", x_hat)
 
 # %% [markdown]
-# **First**, `x = self.x_hat` copies nothing, and `x -= ...` works in place, so the
-# second "GPU" begins where the first one ended. **Second**, both halves draw row
-# numbers below the length of the *first* half, so the last row of an odd number is
-# never used. **Third**, a "GPU" is one turn of a NumPy loop: the printed 20.45 s [1]
-# are the time of a CPU. **Fourth**, the script calls `check`, which appends the error
-# of the average, *before* it prints the last two entries as the errors of both GPUs.
-# The second printed error, 28.81, is therefore the error of the average, and the 28.75
-# of "GPU 1" (122.82 in a second run) belongs to the second "GPU". **Fifth**, the "rms
-# between x and theta", 0.387 (0.954), is a norm, which is not divided by the number of
-# elements.
+# These are the five faults:
+#
+# 1. `x = self.x_hat` copies nothing, and `x -= ...` works in place. The second "GPU"
+#    therefore begins where the first one ended.
+# 2. Both halves draw row numbers below the length of the *first* half, so an odd last
+#    row is never used.
+# 3. A "GPU" is one turn of a NumPy loop: the printed 20.45 s [1] are the time of a CPU.
+# 4. The script calls `check`, which appends the error of the average, *before* it
+#    prints the last two entries as the errors of both GPUs. The second printed error,
+#    28.81, is therefore the error of the average, and the 28.75 of "GPU 1" (122.82 in a
+#    second run) belongs to the second "GPU".
+# 5. The "rms between x and theta", 0.387 (0.954), is a norm, which is not divided by
+#    the number of elements.
 #
 # Does the mended method have a smaller error? Our record contains both methods at the
 # published sizes, with one random A and b each:
@@ -604,8 +607,7 @@ for seed in range(3):
 # With 750 steps the errors of both programs differ by less than 1 %. The fault is worth
 # 1.5 times the steps per epoch, but it removes the parallelism.
 #
-# The larger problem raises another question. The notes call it "100 times larger,
-# (100,000, 10,000)" [1]. Was it?
+# Was the larger problem "100 times larger, (100,000, 10,000)", as the notes say [1]?
 #
 # *Predict before you run*: b is uniform in [0, 1), with a variance of 1/12, and A is
 # independent of it. Each of the n columns can explain one of the m dimensions of b.
@@ -670,12 +672,11 @@ print(f"waiting for the devices: {100 * share:.0f} % of the epoch")
 
 # %% [markdown]
 # The `2 * 500 * 2 = 2,000` calls of `dot` only enqueue work, and Python waits in
-# `asnumpy`. If the share of waiting is small, issuing the calls determines the time.
+# `asnumpy`. If the printed share is small, issuing the calls determines the time.
 #
 # Finally, we run all methods on your machine, on 4,000 x 400, or with `--preset book`
 # on 10,000 x 1,000. Gradient descent stops after 500 steps, far from the optimum. A
-# single CPU context uses all cores, and each of two uses one core, unless you add
-# `--threads 1`.
+# single CPU context uses all cores, and two use one each, unless you add `--threads 1`.
 
 # %%
 if __name__ == "__main__":

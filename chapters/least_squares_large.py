@@ -36,8 +36,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # %% [markdown]
 # ## A problem in a file
 #
-# A and b are uniform in [0, 1), as in the notes. The `book` preset has 100,000 x 10,000
-# numbers, which take 8 GB in TMPDIR. The cells use a smaller A:
+# A and b are uniform in [0, 1), as in the notes. The `book` preset has the 100,000 x
+# 10,000 numbers of the notes and needs 8 GB in TMPDIR. The cells use a smaller A:
 
 # %%
 problem = datasets.uniform_file(rows=5_000, columns=50)
@@ -381,11 +381,10 @@ chapter.score()
 # > being read) and a few vectors of n and m numbers; the normal equations add several n
 # > x n matrices, which the cell above counts. Neither holds A.
 #
-# Only a few blocks of a matrix in a file have to be in memory at a time. The sums and
-# the traffic do not grow with the rows. A method with many passes reads the file many
-# times, and a method with one pass needs n x n numbers. Memory can also grow with the
-# rows where a scheduler keeps a chunk for a later task. Measure the peak, in a new
-# process.
+# The sums and the traffic do not grow with the rows. A method with many passes reads
+# the file many times, and a method with one pass needs n x n numbers. Memory can also
+# grow with the rows where a scheduler keeps a chunk for a later task. Measure the peak,
+# in a new process.
 #
 # ## Exercises
 #
@@ -400,8 +399,8 @@ chapter.score()
 #    `resident_bytes=0`. *(The notes print 90.83, and the formula of Chapter 8 expects
 #    90.87. With other random numbers the result varies by about 0.13.)*
 # 4. Normal equations in blocks: change `products` to sum `block.T @ block` and
-#    `block.T @ b`, and solve once. *(The x is the same after a single pass, with one
-#    all-reduce of `n^2 + n` numbers instead of one of `n + 1` per pass.)*
+#    `block.T @ b`, and solve once. *(The x is the same after a single pass. One
+#    all-reduce of `n^2 + n` numbers replaces one of `n + 1` per pass.)*
 # 5. Read twice rather than keep: give `dask_two_products` two calls of `compute()`, one
 #    per product. *(The file is read twice. Each call uses a chunk for one product, so
 #    the memory need not grow.)*

@@ -15,10 +15,10 @@
 # equal.
 #
 # A published course notebook [1] trains a GAN on the 10,000 CryptoPunks, which are
-# faces of 24 x 24 pixels, for **4,000 epochs**. In this chapter we write the notebook's
-# two updates for several devices, find out which layers break the equality of N devices
-# and one, and choose measures that show whether faces get better. Then we compare the
-# notebook's recipe with the recipe that has drawn the faces above.
+# faces of 24 x 24 pixels, for **4,000 epochs**. In this chapter we write its two
+# updates for several devices, and find out which layers break the equality of N devices
+# and one. We then choose measures that show whether faces get better, and compare the
+# notebook's recipe with the recipe of the faces above.
 #
 # Run this chapter as a notebook, or `python chapters/gan.py --num-devices 1,2`.
 #
@@ -151,7 +151,7 @@ class Adam:
 # %% [markdown]
 # ## One step
 #
-# A step consists of two updates. The drawing shows them for one device.
+# A step consists of two updates, drawn here for one device:
 #
 # ![One step: the generator makes fakes, the discriminator is updated, then it judges
 # the same fakes again for the update of the generator](../docs/drawings/gan-step.svg)
@@ -318,16 +318,16 @@ assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 
 # %% [markdown]
 # The distance separates drawn faces from the rest. However, it ranks noise nearer than
-# the mean face, which our eyes would not. Two properties of the formula suggest it. The
-# noise varies from picture to picture, so its covariance is not 0, while the mean faces
-# are almost equal. Moreover, the features are not linear, so the features of the mean
-# face are not the mean of the features of faces. A small distance alone therefore does
-# not prove that a generator draws faces. We read it together with the coverage, which
-# is below 0.05 for each of these three sets.
+# the mean face, which our eyes would not. Two properties suggest it. The noise varies
+# from picture to picture, so its covariance is not 0, while the mean faces are almost
+# equal. Moreover, the features are not linear, so the features of the mean face are not
+# the mean of the features of faces. A small distance alone therefore does not prove
+# that a generator draws faces. We read it together with the coverage, which is below
+# 0.05 for these three sets.
 #
 # The density is higher for the mean face than for drawn faces, so it does not measure
-# quality. Still, it is useful beside the coverage. A high density with a low coverage
-# is a sign of *mode collapse*: typical faces, but few different ones.
+# quality. However, a high density with a low coverage is a sign of *mode collapse*:
+# typical faces, but few different ones.
 #
 # ## A wider pair of networks
 #
@@ -371,8 +371,8 @@ print(
 # one iteration per training step enough, then? The package takes 15 iterations before
 # the first step. It keeps the vectors, so the iteration continues where it stopped, and
 # a step changes the weights little. Exercise 6 measures how close the estimate stays.
-# An estimate that is too small divides the weights by too little. The norm of a layer
-# is then above 1 by the same factor, which weakens the bound but does not remove it.
+# An estimate that is too small leaves the norm of a layer above 1 by the same factor.
+# This weakens the bound but does not remove it.
 #
 # The vectors u and v are *state*, like the running averages of BatchNorm. They begin at
 # random, and random numbers in MXNet depend on the device. If each device draws its own
@@ -418,11 +418,10 @@ chapter.answer("the weights differ", "no")
 # %% [markdown]
 # With the same vectors the replicas stay equal to the bit *without any communication*,
 # because equal weights and equal vectors yield equal vectors. If the vectors differ,
-# the replicas normalise the same weights differently and are two different networks.
-# Their weights still receive the same update, the sum of the gradients. However, this
-# sum is the gradient of neither network, and no error is raised. The package therefore
-# draws u and v once on the host, copies them to each device, and saves them in the
-# checkpoint.
+# the replicas are two different networks. Their weights still receive the same update,
+# the sum of the gradients. However, this sum is the gradient of neither network, and no
+# error is raised. The package therefore draws u and v once on the host, copies them to
+# each device, and saves them in the checkpoint.
 #
 # ## What lets the discriminator win
 #
@@ -465,12 +464,13 @@ assert min(gaps.pop("batch")) > 0.9 and max(max(gap) for gap in gaps.values()) <
 picture(numpy.concatenate(rows))
 
 # %% [markdown]
-# With BatchNorm D classifies the images of its own update correctly, with both seeds:
-# D(x) is near 1 and D(G(z)) near 0. In the update of G, however, this D sees fakes
-# only, and a loss of G near 0 means that D takes them for real. Such a loss leaves G
-# little to learn. The control removes the cause: with the same layers, but separate
-# means, D does not win with either seed. Each row of the picture shows ten faces, in
-# the order of the output (seed 0).
+# With BatchNorm D classifies the images of its own update correctly, with both seeds.
+# The mean probability of "real" is near 1 for faces, D(x), and near 0 for fakes,
+# D(G(z)). In the update of G, however, this D sees fakes only, and a loss of G near 0
+# means that D takes them for real. Such a loss leaves G little to learn. The control
+# removes the cause: with the same layers, but separate means, D does not win with
+# either seed. Each row of the picture shows ten faces, in the order of the output (seed
+# 0).
 #
 # 152 steps and so few seeds do not rank the other three.
 #
@@ -558,20 +558,19 @@ chapter.show(figure, "gan-ablation")
 # their rows form an ablation. The picture on the first screen shows three trainings of
 # each recipe, which ran side by side. After at most 10,000 steps the two ranges below
 # the table do not overlap. The numbers after "largest falls" show by how much the
-# coverage of each training has dropped between two judgements. After such a fall a
-# single step is a matter of luck. The figure shows when it happened and whether the
-# training recovered. (Trainings that ran side by side on one GPU tell nothing about
-# seconds.)
+# coverage of each training has dropped between two judgements. After such a fall, the
+# coverage at a single step is a matter of luck. The figure shows when it happened and
+# whether the training recovered. (Trainings that ran side by side on one GPU tell
+# nothing about seconds.)
 #
 # A row has the least and the largest value of its trainings. With both recipes, seed 0
-# was trained twice on one GPU, with different results. The same seed is therefore not
-# the same training. Their commits differ, and the order in which a GPU adds numbers is
-# not fixed. The records do not show which of these is the reason.
+# was trained twice on one GPU, with different results, so the same seed is not the same
+# training. The commits differ, and the order in which a GPU adds numbers is not fixed.
+# The records do not show which of these is the reason.
 #
 # *The notebook's recipe* differs from the wide one in all the respects listed above, so
-# its row does not show which of them is responsible. Its record has all 4,000 steps of
-# the recipe; [the figures of this chapter](../figures/gan.md) have the numbers at the
-# end.
+# its row does not show which of them is responsible. Its record has all 4,000 steps;
+# [the figures of this chapter](../figures/gan.md) have the numbers at the end.
 #
 # *BatchNorm in G with the mean of each GPU's own 32 faces or of all 64*: the rows for
 # two GPUs compare these, at 3,000 steps and with one training each. A difference means

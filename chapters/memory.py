@@ -42,11 +42,10 @@ MIB = 2**20  # bytes
 # ## Count before the run
 #
 # Backpropagation uses the results of the forward pass. The gradient of a convolution's
-# weights needs the input of the convolution, and the gradient of a ReLU needs to know
-# where its output is positive. A simple rule is therefore that a training keeps the
-# output of each layer, for every image of the batch, until the backward pass has used
-# it. We pass one image through LeNet to count these numbers, and test the rule
-# afterwards.
+# weights depends on the input of the convolution, and the gradient of a ReLU on where
+# its output is positive. A simple rule is therefore that a training keeps the output of
+# each layer, for every image of the batch, until the backward pass has used it. We pass
+# one image through LeNet to count these numbers, and test the rule afterwards.
 #
 # *Predict before you run*: LeNet has 129,068 parameters, half a megabyte in float32.
 # For a batch of 256 images, how many times the memory of the parameters do the outputs
@@ -161,9 +160,9 @@ chapter.answer("% of the counted outputs", 100 * left / counted)
 # `39,586 - 13,520 - 4,050 = 22,016` numbers are left, a share of
 # `22,016 / 39,586 = 56 %`.
 #
-# The cell names the case to within a tenth. "Neither" has two possible causes: MXNet
-# frees only one of both outputs, or the process holds additional arrays, for example
-# copies in a different layout.
+# The cell accepts a case if the measurement is within a tenth of it. "Neither" has two
+# possible causes: MXNet frees only one of both outputs, or the process holds additional
+# arrays, for example copies in a different layout.
 #
 # The backward pass needs more memory. We train one step with 1,000 and one with 3,000
 # images, each in a fresh process, and read the peak of the resident memory. The
@@ -287,9 +286,9 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 # repeated, `784 + 2 * 13,520 + 3,380` outputs are kept by our rule. (Meanwhile the
 # output at the cut and its gradient wait, `2 * 3,380` numbers that we have not
 # counted.) The two largest outputs of LeNet lie on the same side of the cut, so the
-# saving is small. It is larger if many layers are similar. With n of them and a cut
-# after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept instead of n, for at
-# most one more forward pass [2]. PyTorch offers this as `torch.utils.checkpoint`.
+# saving is small. With n similar layers and a cut after every `sqrt(n)`-th, about
+# `2 * sqrt(n)` outputs are kept instead of n, for at most one more forward pass [2].
+# PyTorch offers this as `torch.utils.checkpoint`.
 #
 # ## At the limit
 #
@@ -307,10 +306,10 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 #     mx.gpu(0).empty_cache()                       # the pool of a GPU
 #     ctypes.CDLL("libc.so.6").malloc_trim(0)       # the pool of the C library
 #
-# We need three controls. The first control has so high a limit that nothing fails. The
-# second and the third control have the limit of `300 * MIB` but do not call `release`.
-# The second drops the errors. The third keeps them in a list, as a notebook keeps the
-# last error in `sys.last_traceback`. This program carries out one variant:
+# We need three controls. The first has so high a limit that nothing fails. The second
+# and the third have the limit of `300 * MIB` but do not call `release`. The second
+# drops the errors. The third keeps them in a list, as a notebook keeps the last error
+# in `sys.last_traceback`. This program carries out one variant:
 
 # %%
 AT_THE_LIMIT = """

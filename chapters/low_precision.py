@@ -13,9 +13,9 @@
 # **In one sentence.** INT8 leaves a tensor at most 255 steps, so one outlier takes away
 # the resolution of all other numbers, which clipping or equalising partly restores.
 #
-# The drawing shows why clipping can help: all numbers of a tensor share one scale. In
-# this chapter we round LeNet to bfloat16 and to INT8 by hand, compare with MXNet's own
-# quantization, give the network an outlier like BERT's, and remove it.
+# All numbers of a tensor share one scale, so clipping can help, as the drawing shows.
+# In this chapter we round LeNet to bfloat16 and to INT8 by hand, compare with MXNet's
+# own quantization, give the network an outlier like BERT's, and remove it.
 #
 # Run this chapter as a notebook, or `python chapters/low_precision.py --num-devices 1`.
 
@@ -189,12 +189,12 @@ chapter.answer("of 1,000 images in another class", round(changed), exact=False)
 # %% [markdown]
 # Rounding changes a score by a small amount, so only images near a boundary between two
 # classes change their class. Some of them become right, others become wrong, and others
-# were wrong and remain so. Suppose that d images change their class independently of
-# each other, and that on average equal numbers become right and wrong. Then the number
-# of right images changes with a standard deviation of at most `sqrt(d)`. We speak of a
-# loss only if the difference is above `2 * sqrt(d)`, which chance rarely exceeds. If
-# similar images change together, because they are rounded to the same steps, the effect
-# of chance is larger.
+# were wrong and remain so. Suppose that d images change their class independently, and
+# that on average equal numbers become right and wrong. Then the number of right images
+# changes with a standard deviation of at most `sqrt(d)`. We speak of a loss only if the
+# difference is above `2 * sqrt(d)`, which chance rarely exceeds. If similar images
+# change together, because they are rounded to the same steps, the effect of chance is
+# larger.
 #
 # ## MXNet's own quantization, and its speed
 #
@@ -310,9 +310,9 @@ assert equalised[1] > max(*agreements.values(), per_channel[1])
 # "x 1".
 #
 # Scales per channel remove the outlier from the *weights* of the first convolution,
-# where it is an output channel. They do not remove it from the *input* of the second
-# convolution, which is still a single tensor. Equalising removes it from both, at no
-# cost when the network runs, and agrees best.
+# where it is an output channel, but not from the *input* of the second, which is still
+# a single tensor. Equalising removes it from both, at no cost when the network runs,
+# and agrees best.
 #
 # The histogram shows what the shared step means for the other channels.
 
@@ -408,15 +408,14 @@ for row in gpu.lines_of(PrecisionRecord):
 # %% [markdown]
 # The rule of Chapter 4 tells no speedup of float16 over float32 there.
 #
-# LeNet does not run in INT8 there. With one scale per channel, MXNet refuses it on any
-# GPU. With one scale per tensor, its convolution on GPUs requires that the numbers of
-# input channels and of filters be multiples of 4. The message names the first
-# condition, and the source of the operator (`quantized_conv.cc`) names both. LeNet's
-# images have one channel, and its second convolution has 50 filters. Three more
-# channels and two more filters of zeros would satisfy the conditions without changing
-# the function. However, we did not run this network on a GPU. We therefore do not know
-# whether MXNet's INT8 works there, nor how fast it is. The wiki's factor of 16 remains
-# untested.
+# LeNet does not run in INT8. With one scale per channel, MXNet refuses it on any GPU.
+# With one scale per tensor, its convolution on GPUs requires that the numbers of input
+# channels and of filters be multiples of 4. The message names the first condition, and
+# the source of the operator (`quantized_conv.cc`) names both. LeNet's images have one
+# channel, and its second convolution has 50 filters. Three more channels and two more
+# filters of zeros would satisfy the conditions without changing the function. However,
+# we did not run this network on a GPU. We therefore do not know whether MXNet's INT8
+# works there, nor how fast it is. The wiki's factor of 16 remains untested.
 #
 # ## All precisions, measured
 #
@@ -443,9 +442,8 @@ if __name__ == "__main__":
 #
 # bfloat16 keeps the range and 8 significant bits, and needs no calibration. INT8 has
 # one step per tensor, so everything depends on the limits, which calibration finds in
-# advance. An outlier takes away the resolution of its whole tensor. Clipping trades one
-# error for another. Equalising removes an outlier that belongs to one channel. We
-# report the loss of accuracy relative to float32 together with the size of a chance
+# advance. Clipping trades one error for another. Equalising removes an outlier that
+# belongs to one channel. We compare a loss of accuracy with the size of a chance
 # fluctuation.
 #
 # ## Exercises

@@ -11,10 +11,10 @@
 #
 # The program is from a published blog post [1], and the answer is in the first cell. A
 # *kernel* is a function that each of a GPU's threads runs on its own element. On a GPU
-# the arithmetic of the other chapters runs as such kernels, too. In this chapter you
-# write your own in CUDA C, see how a kernel finds its element, and find out what limits
-# its speed. You need no GPU: the same source also runs on CPU contexts, compiled by a
-# C++ compiler of the system (or of `pip install -e '.[kernels]'`).
+# the arithmetic of the other chapters runs as kernels, too. In this chapter we write
+# our own in CUDA C, see how a kernel finds its element, and find out what limits its
+# speed. You need no GPU: the same source also runs on CPU contexts, compiled by a C++
+# compiler of the system (or of `pip install -e '.[kernels]'`).
 #
 # Run this chapter as a notebook, or as `python chapters/kernels.py`.
 
@@ -57,11 +57,10 @@ print(f"as it was meant: x = {x}, y = {y}")
 assert (y.asnumpy() == numpy.arange(10) + 1).all()
 
 # %% [markdown]
-# With the arguments swapped, the kernel treats your y as its input and your x as its
-# output. So y stays zero, and x is overwritten with 0 + 1. A kernel receives addresses
-# by position, and no names of variables. With `"const int *x, int *y"` a reader sees
-# which array is only read, and the compiler refuses a kernel that writes to it. The
-# swapped call, however, would still run.
+# With the arguments swapped, the kernel treats y as its input and x as its output. So y
+# stays zero, and x is overwritten with 0 + 1. A kernel receives addresses by position,
+# and no names. With `"const int *x, int *y"` a reader sees which array is only read,
+# and the compiler refuses a kernel that writes to it. The swapped call would still run.
 #
 # `ElementwiseKernel` has generated this kernel from a single line:
 
@@ -274,8 +273,8 @@ print("what costs most there:", "the launch" if share > 50 else "the bytes")
 # %% [markdown]
 # Where the launch costs most, a fused kernel saves more by its fewer launches than by
 # its fewer bytes. With a hundred times the numbers the bytes take a hundred times as
-# long, and the launch stays the same. The model has a single bandwidth, but arrays that
-# fit into a cache are moved faster. The difference between the model and the
+# long, and the launch stays the same. Arrays that fit into a cache are moved faster
+# than the single bandwidth of the model. The difference between the model and the
 # measurement is therefore a part of the result.
 #
 # But which bytes? A core usually reads a cache line before it writes to it, even if

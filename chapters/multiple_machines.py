@@ -73,8 +73,8 @@ for batch in (5, 2):
 #
 # A worker *pushes* the gradient of the *sum* of its samples' losses, not of their mean.
 # The server adds up what arrives under a key, which names a parameter. It replies to a
-# *pull* once all workers have pushed. Push and pull together are an all-reduce (Chapter
-# 1) through a separate process.
+# *pull* once all workers have pushed. Push and pull together are an all-reduce
+# (Chapter 1) through a separate process.
 
 
 # %%
@@ -251,8 +251,8 @@ chapter.answer("ms of traffic each way", each_way)
 # Two gradients of `129,068 * 32` bits occupy the link for `8.26e6 / 1e9` seconds, and
 # the pulls do the same in the other direction. In an epoch this adds up to ten times
 # the bytes of the images. The link of the server carries the gradients of all workers,
-# so its time grows with their number. A worker on the server's own machine does not use
-# the link. With N workers and one on it, `N - 1` gradients cross the link each way.
+# except of a worker on its own machine. With N workers, one of them there, `N - 1`
+# gradients cross the link each way.
 #
 # If each of the N machines also runs a server for one N-th of the numbers, as each of
 # d2l's four GPUs does, a link carries `2 (N - 1) / N` gradients each way, push and pull
@@ -289,7 +289,7 @@ for server, crossing in (("beside worker 0", 1), ("on a third machine", 2)):
 # moves it down. On machines that are twice as fast the saving is halved, and the
 # break-even doubles.
 #
-# What does a server cost on a *single* machine, where nothing is saved? A record of
+# What does a server cost on a *single* machine, where it saves no time? A record of
 # version 0.2 has one process and two workers, each with the same number of threads in
 # all. In its third row one process also writes checkpoints.
 
@@ -304,9 +304,9 @@ for batch in ("256", "2,048"):
 
 # %% [markdown]
 # Each row has three processes, too few for the rule of Chapter 4. The last row shows
-# how little three epochs tell. Its process does more work, and with 2,048 images all
+# how little three epochs tell: its process does more work, but with 2,048 images all
 # three of its epochs are *shorter*. The record therefore does not measure the cost of a
-# server. On a single machine a server saves no time; its purpose is several machines.
+# server, whose purpose is several machines.
 #
 # ## Two bits per number
 #
@@ -399,9 +399,9 @@ for age in (0, 1, 4, 16):
 # %% [markdown]
 # The steps converge below the limit `2 * sin(pi / (4 * age + 2))` and diverge above it,
 # here at `0.9 * limit` and `1.1 * limit`. For old gradients the limit is close to
-# `pi / (2 * age + 1)`. The age of a gradient is about the number of workers. If workers
-# are many, twice as many therefore need about half of the learning rate. In addition,
-# the order of the pushes depends on time, so two asynchronous runs can differ.
+# `pi / (2 * age + 1)`. The age is about the number of workers, so twice as many workers
+# need about half of the learning rate, if they are many. In addition, the order of the
+# pushes depends on time, so two asynchronous runs can differ.
 #
 # Let us compare the three ways with records of two workers and a server on one machine
 # of two cores, with three seeds each
@@ -457,9 +457,9 @@ if __name__ == "__main__":
 #
 # A parameter server is an all-reduce through a separate process: push, sum, pull.
 # Workers push gradients of summed losses and divide once by the global batch, so uneven
-# and empty parts need no special case. On one machine a server only adds work.
-# Compression reduces the pushes only. Workers that do not wait for each other finish
-# sooner, but their gradients are older, and the learning rate must allow it.
+# and empty parts need no special case. Compression reduces the pushes only. Workers
+# that do not wait for each other finish sooner, but their gradients are older, and the
+# learning rate must allow it.
 #
 # ## Exercises
 #

@@ -2,9 +2,9 @@
 # # A GAN on CryptoPunks, data-parallel
 #
 # A *generative adversarial network* (GAN) trains two networks against each other. A
-# *generator* turns random numbers into pictures, and a *discriminator* learns to tell
-# these pictures from real ones. How do we train two networks on several devices, and
-# what makes the generator draw faces instead of noise?
+# *generator* G turns random numbers into pictures, and a *discriminator* D learns to
+# tell these pictures from real ones. How do we train two networks on several devices,
+# and what makes the generator draw faces instead of noise?
 #
 # ![Left: faces that a generator draws of the same eight noises, after 0 to 21,666 steps
 # of training. Right: the share of the real faces that are covered, by steps, with and

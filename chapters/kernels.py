@@ -235,9 +235,10 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # ## How fast is it?
 #
 # A kernel with little arithmetic needs at least the time in which memory moves its
-# bytes. However, each launch also has a fixed cost, here for Python's call and for
-# waiting for the device. Our model is therefore `time = a + b * bytes`. We fit both
-# numbers for y = 2 x, from one small and one large array, and predict a third size.
+# bytes. However, each *launch* of a kernel also has a fixed cost, here for Python's
+# call and for waiting for the device. Our model is therefore `time = a + b * bytes`. We
+# fit both numbers for y = 2 x, from one small and one large array, and predict a third
+# size.
 #
 # *Predict before you run*: what percentage of the time for 100,000 numbers is the fixed
 # cost of the launch?

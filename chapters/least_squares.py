@@ -228,8 +228,8 @@ assert numpy.allclose(packaged.x, best, rtol=1e-9)
 # ![Each device's rows become a triangle; the two triangles, stacked, become one by
 # another QR](../docs/drawings/two-triangles.svg)
 #
-# The last number on the diagonal of R is the norm of the residual, up to its sign. A^T
-# A is never formed.
+# The last number on the diagonal of R is the least ||A x - b||, up to its sign. A^T A
+# is never formed.
 
 
 # %%

@@ -4,7 +4,8 @@
 # What does a trained network lose if its numbers have 8 bits instead of 32, and what
 # does it gain? According to a published wiki page on GPUs [1], a T4 computes 8.1 TFLOPS
 # in float32 and **130 TOPS** in INT8, a factor of 16. BERT loses 6.43 % of its score in
-# INT8, and at most 0.67 % if its activations are clipped at 10.
+# INT8, and at most 0.67 % if its activations are *clipped* at 10, so that larger ones
+# become 10.
 #
 # ![Above, eight numbers between 0 and 1 on a line with eight codes, one number at each
 # code. Below, one number is 8, and the others share the codes 0 and
@@ -14,8 +15,9 @@
 # the resolution of all other numbers, which clipping or equalising partly restores.
 #
 # All numbers of a tensor share one scale, so clipping can help, as the drawing shows.
-# In this chapter we round LeNet to bfloat16 and to INT8 by hand, compare with MXNet's
-# own quantization, give the network an outlier like BERT's, and remove it.
+# In this chapter we round LeNet to bfloat16 and to INT8 by hand, and compare with
+# MXNet's own *quantization*, as rounding to integers is called. Then we give the
+# network an outlier like BERT's, and remove it.
 #
 # Run this chapter as a notebook, or `python chapters/low_precision.py --num-devices 1`.
 
@@ -237,9 +239,9 @@ for name, (test_acc, agreement) in by_hand.items():
 #
 # ## What an outlier costs
 #
-# To imitate BERT, we give LeNet an outlier: we scale one channel of the first
-# convolution by 128, and the weights that use this channel by 1/128. In float32 the
-# function stays the same, because ReLU and average pooling let a positive factor
+# To imitate BERT, we give LeNet an outlier: we *stretch* one channel of the first
+# convolution by 128, and scale the weights that use this channel by 1/128. In float32
+# the function stays the same, because ReLU and average pooling let a positive factor
 # through. The same transformation can also remove an outlier. To *equalise* the
 # channels, we choose the factors such that the weights before and after are equally
 # large [2].

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # A GAN on CryptoPunks, data-parallel
 #
-# A *generative adversarial network* (GAN) consists of two networks that are trained
-# against each other. A *generator* turns random numbers into pictures, and a
-# *discriminator* learns to tell these pictures from real ones. How do we train two
-# networks on several devices, and what makes the generator draw faces instead of noise?
+# A *generative adversarial network* (GAN) trains two networks against each other. A
+# *generator* G turns random numbers into pictures, and a *discriminator* D learns to
+# tell these pictures from real ones. How do we train two networks on several devices,
+# and what makes the generator draw faces instead of noise?
 #
 # ![Left: faces that a generator draws of the same eight noises, after 0 to 21,666 steps
 # of training. Right: the share of the real faces that are covered, by steps, with and
@@ -14,17 +14,17 @@
 # before each update, layers over a batch communicate, and layers with state start
 # equal.
 #
-# A published course notebook [1] trains a GAN of this kind on the 10,000 CryptoPunks,
-# which are faces of 24 x 24 pixels, for **4,000 epochs**. In this chapter we write the
-# notebook's two updates for several devices, find out which layers break the equality
-# of N devices and one, and choose measures that show whether faces get better. Then we
-# compare the notebook's recipe with the recipe that has drawn the faces above.
+# A published course notebook [1] trains a GAN on the 10,000 CryptoPunks, which are
+# faces of 24 x 24 pixels, for **4,000 epochs**. In this chapter we write its two
+# updates for several devices, and find out which layers break the equality of N devices
+# and one. We then choose measures that show whether faces get better, and compare the
+# notebook's recipe with the recipe of the faces above.
 #
 # Run this chapter as a notebook, or `python chapters/gan.py --num-devices 1,2`.
 #
 # The artwork of the CryptoPunks has no open licence and is not part of this project.
-# The cells therefore use faces that are assembled from drawn sprites, ten of which are
-# shown below. `d2lpar run gan` trains on the CryptoPunks if it finds `punks.png` or can
+# The cells therefore use faces assembled from drawn sprites, ten of which are shown
+# below. `d2lpar run gan` trains on the CryptoPunks if it finds `punks.png` or can
 # download it.
 
 # %%
@@ -56,11 +56,10 @@ picture(data.X[:10])
 # and then to a face of 3 x 24 x 24. The discriminator is a small convolutional network
 # with a single output.
 #
-# The notebook's discriminator ends in a sigmoid. We drop the sigmoid: our network
-# returns a *score*, which is positive for "real", and the sigmoid becomes part of the
-# loss. The loss then stays finite. In float32 the sigmoid of -120 is 0, and its
-# logarithm is minus infinity. (The loss of PyTorch, which the notebook uses, clips the
-# logarithm at -100.)
+# The notebook's discriminator ends in a sigmoid. Our network instead returns a *score*,
+# which is positive for "real", and the sigmoid becomes part of the loss. The loss then
+# stays finite. In float32 the sigmoid of -120 is 0, and its logarithm is minus
+# infinity. (The loss of PyTorch, which the notebook uses, clips the logarithm at -100.)
 
 
 # %%
@@ -121,9 +120,8 @@ for name, net in (("D", D), ("G", G)):
 # ## Adam after an all-reduce
 #
 # The notebook trains with *Adam*, which keeps moving averages m of each gradient and v
-# of its square. In data-parallel training it is fed the gradient summed over the
-# devices and divided by the global batch. Every device then computes the same m and v,
-# so that they need not be communicated.
+# of its square. We pass it the gradient summed over the devices and divided by the
+# global batch. Every device then computes the same m and v without communication.
 
 
 # %%
@@ -153,15 +151,16 @@ class Adam:
 # %% [markdown]
 # ## One step
 #
-# A step consists of two updates. The drawing shows them for one device.
+# A step consists of two updates, drawn here for one device:
 #
 # ![One step: the generator makes fakes, the discriminator is updated, then it judges
 # the same fakes again for the update of the generator](../docs/drawings/gan-step.svg)
 #
-# The fakes are made once and serve both updates, as in the notebook. In its own update
-# the discriminator receives them *detached*, so that no gradient reaches the generator.
-# Then the updated discriminator judges them again. This time the gradient flows through
-# the discriminator into the generator, whose target is the verdict "real".
+# The generated pictures, called *fakes*, are made once and serve both updates, as in
+# the notebook. In its own update the discriminator receives them *detached*, so that no
+# gradient reaches the generator. Then the updated discriminator judges them again. This
+# time the gradient flows through the discriminator into the generator, whose target is
+# the verdict "real".
 #
 # *Predict before you run*: the untrained discriminator cannot tell real faces from
 # fakes. What is its loss?
@@ -211,21 +210,21 @@ chapter.answer("loss of an untrained D", d_loss / 400)
 
 # %% [markdown]
 # If all scores were 0, each sigmoid would be 1/2 and the loss `log 2`. The scores of an
-# untrained network are close to 0, so the loss is close to `log 2`. The gradients of
-# the discriminator are divided by 400, because each device has 100 real faces and 100
-# fakes. The gradients of the generator are divided by 200.
+# untrained network are close to 0. The gradients of the discriminator are divided by
+# 400, because each device has 100 real faces and 100 fakes. The gradients of the
+# generator are divided by 200.
 #
 # The cell also takes the same step with the package and compares all parameters. One
 # step of Adam moves them by about 1e-4, and they differ by at most about 2e-6. The
-# package computes the same function in a different way. It pads the 6 and 12 channels
+# package computes the same function in a different way: it pads the 6 and 12 channels
 # of the discriminator with zeros, computes no gradients of D's parameters in the update
-# of G, and uses one fused operator to update an array.
+# of G, and updates an array by one fused operator.
 #
 # ## BatchNorm
 #
 # *BatchNorm* subtracts the mean of a batch and divides by its standard deviation. A
-# device sees its shard only, and the mean of a shard differs from the mean of the
-# batch. So this layer breaks the rule that N devices compute what one computes.
+# device sees only its shard, whose mean differs from the mean of the batch. This layer
+# therefore breaks the rule that N devices compute what one computes.
 #
 # Two devices draw 100 faces each, with pixels in [0, 1]. By how much do these pixels
 # differ at most from the pixels of one device that draws all 200?
@@ -248,8 +247,8 @@ assert gaps[0] > 1e-3 > 1e-5 > gaps[1]
 # %% [markdown]
 # Without synchronisation the faces differ by a few grey levels, which is invisible but
 # far more than rounding. To remove the difference, the devices sum the means and then
-# the variances in the forward pass, which takes two more all-reduces of 128 numbers. We
-# do this by hand for the first two layers of an untrained generator, in which the scale
+# the variances in the forward pass. This takes two more all-reduces of 128 numbers. We
+# do it by hand for the first two layers of an untrained generator, in which the scale
 # of BatchNorm is 1 and its shift 0.
 
 # %%
@@ -270,26 +269,26 @@ apart = numpy.concatenate([h.asnumpy() for h in normalised])
 print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max():.0e}")
 
 # %% [markdown]
-# `--sync-batch-norm` trains in this way. In the backward pass the gradients of the mean
-# and of the variance are then summed over the devices, too. By default each device uses
-# the mean of its own shard, like PyTorch's `DistributedDataParallel`.
+# `--sync-batch-norm` trains in this way. The backward pass then also sums the gradients
+# of the mean and of the variance over the devices. By default each device uses the mean
+# of its own shard, like PyTorch's `DistributedDataParallel`.
 #
 # ## How good are faces?
 #
-# The losses tell who is winning, not how good the images are. Pixel-wise measures do
-# not help, either: noise with the right mean and variance of each pixel has the right
-# pixels, one by one. We therefore compare *features*, which are here the outputs of
-# three random convolutions, of generated and of real faces. Let m1, m2 be the means of
-# both sets of features and C1, C2 their covariances.
+# The losses show who is winning, not how good the images are. Neither do pixel-wise
+# measures: noise with the right mean and variance of each pixel has the right pixels,
+# one by one. We therefore compare *features* of generated and of real faces. Our
+# features are the outputs of three random convolutions. Let m1, m2 be the means of both
+# sets of features and C1, C2 their covariances.
 #
 # - The *Fréchet distance* is `|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2))` [2]. It is 0
 #   for equal means and covariances.
-# - The *coverage* is the share of real faces that have a generated face within the
-#   distance of their fifth nearest real neighbour [3].
+# - The *coverage* is the share of real faces with a generated face in their
+#   *neighbourhood*, which extends to their fifth nearest real neighbour [3].
 # - *Distinct* is the number of different real faces that are nearest to some generated
 #   face, divided by the number of generated faces.
-# - The *density* counts the real faces whose neighbourhood contains a generated face,
-#   on average and in units of five [3].
+# - The *density* is the number of neighbourhoods that contain a generated face,
+#   averaged over the generated faces and divided by five [3].
 #
 # To learn what these measures are worth, we apply them to sets that we can judge by
 # eye.
@@ -319,35 +318,34 @@ assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 
 # %% [markdown]
 # The distance separates drawn faces from the rest. However, it ranks noise nearer than
-# the mean face, which our eyes would not. Two things in the formula suggest it. The
-# noise varies from picture to picture, so its covariance is not 0, while the mean faces
-# are almost equal. And the features are not linear, so the features of the mean face
-# are not the mean of the features of faces. A small distance alone therefore does not
-# prove that a generator draws faces. We read it together with the coverage, which is
-# below 0.05 for each of these three sets.
+# the mean face, which our eyes would not. Two properties suggest it. The noise varies
+# from picture to picture, so its covariance is not 0, while the mean faces are almost
+# equal. Moreover, the features are not linear, so the features of the mean face are not
+# the mean of the features of faces. A small distance alone therefore does not prove
+# that a generator draws faces. We read it together with the coverage, which is below
+# 0.05 for these three sets.
 #
-# The density is higher here for the mean face than for drawn faces, so it does not
-# measure quality. Still, it is useful beside the coverage. A high density with a low
-# coverage is a sign of *mode collapse*: typical faces, but few different ones.
+# The density is higher for the mean face than for drawn faces, so it does not measure
+# quality. However, a high density with a low coverage is a sign of *mode collapse*:
+# typical faces, but few different ones.
 #
 # ## A wider pair of networks
 #
 # The notebook's discriminator has 5,789 parameters, and its recipe takes one step per
 # epoch, with all 10,000 faces at once. The preset `sharp` changes many things at the
-# same time: networks with 890,000 (G) and 660,000 (D) parameters, batches of 64, a
-# learning rate of 1e-3, no momentum (`beta1 = 0`), and *spectral normalisation* [4]. It
-# also has other initial weights, 100 random numbers per face instead of 144, pixels
+# same time. It has networks with 890,000 (G) and 660,000 (D) parameters, batches of 64,
+# a learning rate of 1e-3, no momentum (`beta1 = 0`), and *spectral normalisation* [4].
+# It also has other initial weights, 100 random numbers per face instead of 144, pixels
 # scaled to [-1, 1] for D, and in D strides and LeakyReLU instead of pooling and ReLU.
 #
-# In spectral normalisation the weights W of each layer of D, reshaped to a matrix, are
-# divided by their largest singular value. This bounds how steep D can become. For a
-# convolution the bound is not 1, because the norm of the convolution can be larger than
-# the norm of the reshaped matrix (exercise 4).
+# Spectral normalisation divides the weights W of each layer of D, reshaped to a matrix,
+# by their largest singular value. This bounds how steep D can become. For a convolution
+# the bound is not 1, because its norm can be larger than the norm of the reshaped
+# matrix (exercise 4).
 #
 # Why no momentum? With `beta1 = 0.9` Adam's direction is a mean over about the last ten
-# gradients. In a GAN these gradients were computed against older versions of the
-# opponent, so momentum carries on towards where the opponent was. Exercise 5 tests
-# whether this matters here.
+# gradients. In a GAN the opponent has changed since these gradients were computed, so
+# momentum points to where the opponent was. Exercise 5 tests whether this matters here.
 #
 # The largest singular value is `u . W v` for two unit vectors u and v, which a *power
 # iteration* approximates:
@@ -371,11 +369,10 @@ print(
 # An iteration reduces the share of the second singular vector by the ratio in the last
 # line. For a random matrix this ratio is close to 1, so the iteration is slow. Why is
 # one iteration per training step enough, then? The package takes 15 iterations before
-# the first step. The vectors are kept, so the iteration continues where it stopped, and
+# the first step. It keeps the vectors, so the iteration continues where it stopped, and
 # a step changes the weights little. Exercise 6 measures how close the estimate stays.
-# An estimate that is too small, as in the rows above, divides the weights by too
-# little. The norm of a layer is then above 1 by the same factor, which weakens the
-# bound but does not remove it.
+# An estimate that is too small leaves the norm of a layer above 1 by the same factor.
+# This weakens the bound but does not remove it.
 #
 # The vectors u and v are *state*, like the running averages of BatchNorm. They begin at
 # random, and random numbers in MXNet depend on the device. If each device draws its own
@@ -419,22 +416,21 @@ for own in (False, True):
 chapter.answer("the weights differ", "no")
 
 # %% [markdown]
-# With the same vectors the replicas stay equal to the bit, *without any communication*,
+# With the same vectors the replicas stay equal to the bit *without any communication*,
 # because equal weights and equal vectors yield equal vectors. If the vectors differ,
-# the replicas normalise the same weights differently and are two different networks.
-# Their weights still receive equal updates, since the gradients are summed, but the sum
-# is the gradient of neither network, and no error is raised. The package therefore
-# draws u and v once on the host, copies them to each device, and saves them in the
-# checkpoint.
+# the replicas are two different networks. Their weights still receive the same update,
+# the sum of the gradients. However, this sum is the gradient of neither network, and no
+# error is raised. The package therefore draws u and v once on the host, copies them to
+# each device, and saves them in the checkpoint.
 #
 # ## What lets the discriminator win
 #
 # One could also normalise the discriminator with BatchNorm. In its own update D sees
 # real faces and fakes in one batch. The mean of this batch depends on both, so it tells
 # D more about a face than the face alone. In the update of G, however, D sees fakes
-# only. If this is what goes wrong with BatchNorm, then a discriminator that normalises
-# real faces and fakes *apart*, as a tutorial on DCGAN recommends [5], should behave
-# well. This variant, "batch-apart", is our control.
+# only. If this difference is the problem, then a discriminator that normalises real
+# faces and fakes *apart*, as a tutorial on DCGAN recommends [5], should behave well.
+# This variant, "batch-apart", is our control.
 #
 # *Predict before you run*: we train for four epochs, or 152 steps, with batches of 32
 # drawn faces, and repeat both variants of BatchNorm with a second seed. With which
@@ -468,25 +464,26 @@ assert min(gaps.pop("batch")) > 0.9 and max(max(gap) for gap in gaps.values()) <
 picture(numpy.concatenate(rows))
 
 # %% [markdown]
-# With BatchNorm D classifies the images of its own update correctly, with both seeds:
-# D(x) is near 1 and D(G(z)) near 0. In the update of G, however, this D sees fakes
-# only, and a loss of G near 0 means that it takes them for real. So G is told that all
-# is well. The control removes the cause: with the same layers, but separate means, D
-# does not win with either seed. The rows of the picture are ten faces each, in the
-# order of the output (seed 0).
+# With BatchNorm D classifies the images of its own update correctly, with both seeds.
+# The mean probability of "real" is near 1 for faces, D(x), and near 0 for fakes,
+# D(G(z)). In the update of G, however, this D sees fakes only, and a loss of G near 0
+# means that D takes them for real. Such a loss leaves G little to learn. The control
+# removes the cause: with the same layers, but separate means, D does not win with
+# either seed. Each row of the picture shows ten faces, in the order of the output (seed
+# 0).
 #
 # 152 steps and so few seeds do not rank the other three.
 #
 # ## An ablation with thousands of steps
 #
 # Records of trainings with the CryptoPunks on H200s allow a longer comparison. The next
-# cell reads each of them and compares them after 3,000, 10,000 and 20,000 steps, or at
-# the last step before that at which the faces were judged. For all wide networks this
-# is *the same step*. The number of faces seen is printed as well, because a step of the
-# notebook's recipe has 10,000 faces and one of ours has 64.
+# cell compares them after 3,000, 10,000 and 20,000 steps, or at the last step before
+# that at which the faces were judged. For all wide networks this is *the same step*.
+# The cell also prints the number of faces seen, because a step of the notebook's recipe
+# has 10,000 faces and one of ours has 64.
 #
 # *Predict before you run*: after 3,000 steps the notebook's recipe has seen more than a
-# hundred times as many faces as the wide networks. Which reaches the higher coverage by
+# hundred times as many faces as the wide networks. Which has the higher coverage by
 # then, the notebook's recipe or the wide networks with spectral normalisation?
 
 # %%
@@ -553,30 +550,30 @@ chapter.show(figure, "gan-ablation")
 # %% [markdown]
 # Each of the wide networks with spectral normalisation on one GPU is ahead of the
 # notebook's recipe. One could have suspected it from the settings. Adam moves a
-# parameter by about the learning rate per step, or less, however many faces the
-# gradient is a mean of. With `1e-4` a parameter therefore gets about
-# `3,000 * 1e-4 = 0.3` far at most.
+# parameter by at most about the learning rate per step, however many faces the gradient
+# is a mean of. With `1e-4` a parameter therefore moves by at most about
+# `3,000 * 1e-4 = 0.3`.
 #
 # *Spectral normalisation or none* is the only difference between two of the recipes, so
 # their rows form an ablation. The picture on the first screen shows three trainings of
 # each recipe, which ran side by side. After at most 10,000 steps the two ranges below
-# the table do not overlap. The numbers after "largest falls" show how far the coverage
-# of each training has dropped between two judgements. After such a fall a single step
-# is a matter of luck. The figure shows when it happened and whether the training
-# recovered. (Trainings that ran side by side on one GPU tell nothing about seconds.)
+# the table do not overlap. The numbers after "largest falls" show by how much the
+# coverage of each training has dropped between two judgements. After such a fall, the
+# coverage at a single step is a matter of luck. The figure shows when it happened and
+# whether the training recovered. (Trainings that ran side by side on one GPU tell
+# nothing about seconds.)
 #
 # A row has the least and the largest value of its trainings. With both recipes, seed 0
-# was trained twice on one GPU, with different results. Their commits differ, and the
-# order in which a GPU adds numbers is not fixed. The records do not show which of these
-# is the reason. Therefore the same seed is not the same training.
+# was trained twice on one GPU, with different results, so the same seed is not the same
+# training. The commits differ, and the order in which a GPU adds numbers is not fixed.
+# The records do not show which of these is the reason.
 #
 # *The notebook's recipe* differs from the wide one in all the respects listed above, so
-# its row does not show which of them is responsible. Its record has all 4,000 steps of
-# the recipe; [the figures of this chapter](../figures/gan.md) have the numbers at the
-# end.
+# its row does not show which of them is responsible. Its record has all 4,000 steps;
+# [the figures of this chapter](../figures/gan.md) have the numbers at the end.
 #
-# *BatchNorm in G with the mean of each GPU's own 32 faces or of all 64* is compared by
-# the rows for two GPUs, at 3,000 steps and with one training each. A difference means
+# *BatchNorm in G with the mean of each GPU's own 32 faces or of all 64*: the rows for
+# two GPUs compare these, at 3,000 steps and with one training each. A difference means
 # nothing if two trainings of the same recipe differ by the same amount.
 #
 # ## What two GPUs cost
@@ -590,21 +587,21 @@ sync = found["synchronised BatchNorm"][2].median / found["gan-wide"][2].median
 print(f"on two GPUs a step with synchronised BatchNorm takes {sync:.1f} times as long")
 
 # %% [markdown]
-# The first row is our program with local statistics. Its two processes do not tell
-# whether two H200s are slower than one, but no speedup is in sight. Chapter 6 names the
-# costs to compare: 64 faces are little work for a GPU, and one process issues the work
-# of both. On two GPUs synchronised BatchNorm lengthens the step by more than equal runs
-# differ. Local statistics are therefore the default, and exact equivalence is an option
-# for those who need it.
+# The first row is our program with local statistics. Its two processes are too few to
+# tell whether two H200s are slower than one, but no speedup is in sight. Chapter 6
+# names the costs to compare: 64 faces are little work for a GPU, and one process issues
+# the work of both. On two GPUs synchronised BatchNorm lengthens the step by more than
+# equal runs differ. Local statistics are therefore the default, and exact equivalence
+# is an option.
 #
 # ## Training, measured
 #
 # Finally, we train on the drawn faces with 1, 2, ... devices, and animate the faces of
 # eight noises. Ctrl-C leaves a checkpoint, and `--resume last` continues from it. The
-# presets differ in networks and steps: `quick` draws heads with hair, `book` faces,
-# both on two cores; `sharp` and `as-published`, the notebook's recipe, are meant for
-# GPUs. The notebook's recipe trained to its end looks like this
-# ([film and numbers](../figures/gan.md#the-published-recipe)):
+# presets differ in networks and steps. `quick` draws heads with hair and `book` draws
+# faces, both on two cores. `sharp` and `as-published`, the notebook's recipe, are meant
+# for GPUs. The notebook's recipe trained to its end looks like this ([film and
+# numbers](../figures/gan.md#the-published-recipe)):
 #
 # ![The published recipe on one GPU: eight noises during 4,000 steps, and 25 faces at
 # the end, which are heads with hair in wrong colours](../figures/gan/published.png)
@@ -616,8 +613,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # A GAN's quality can go up and down from epoch to epoch. Compare the last Fréchet
 # distance with the first one and with the distance of noise, and read the coverage
-# beside it. One device and two are two different trainings, since BatchNorm in G sees
-# other shards, so their last rows differ even with the same seed.
+# beside it. BatchNorm in G sees other shards on one device than on two, so the last
+# rows differ even with the same seed.
 #
 # ## Summary
 #
@@ -630,7 +627,7 @@ if __name__ == "__main__":
 # Adam's moments and the vectors of spectral normalisation stay equal on all devices
 # without communication. In our experiment BatchNorm over real faces and fakes together
 # let the discriminator win, and separate means prevented it. The Fréchet distance
-# separates real faces from others but ranks noise before the mean face, so it is read
+# separates real faces from others but ranks noise before the mean face, so we read it
 # with the coverage.
 #
 # ## Exercises
@@ -657,7 +654,7 @@ if __name__ == "__main__":
 # 6. **Vectors that stay.** Set `nets.iterate_spectral_vectors = lambda: None`, take 300
 #    steps, and print `divisors(layer)` beside `numpy.linalg.svd` of the reshaped
 #    weights. Then repeat this with the iteration. *(Without it, `u . W v` no longer
-#    follows the weights. It is at most the largest singular value in magnitude, but it
+#    follows the weights. Its magnitude is at most the largest singular value, but it
 #    can be much smaller or change its sign. With it, the difference is what one
 #    iteration per step leaves.)*
 #

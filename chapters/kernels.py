@@ -11,10 +11,10 @@
 #
 # The program is from a published blog post [1], and the answer is in the first cell. A
 # *kernel* is a function that each of a GPU's threads runs on its own element. On a GPU
-# the arithmetic of the other chapters runs as such kernels, too. In this chapter you
-# write your own in CUDA C, see how a kernel finds its element, and find out what limits
-# its speed. The same source also runs on CPU contexts, compiled by a C++ compiler of
-# the system (or of `pip install -e '.[kernels]'`), so you need no GPU.
+# the arithmetic of the other chapters runs as kernels, too. In this chapter we write
+# our own in CUDA C, see how a kernel finds its element, and find out what limits its
+# speed. You need no GPU: the same source also runs on CPU contexts, compiled by a C++
+# compiler of the system (or of `pip install -e '.[kernels]'`).
 #
 # Run this chapter as a notebook, or as `python chapters/kernels.py`.
 
@@ -37,7 +37,7 @@ device, other = devices.parse("cpu:2")  # with two GPUs: devices.parse("gpu:2")
 # ## One operation on every element
 #
 # The post's first kernel adds 1 to each number. As in PyCUDA, `ElementwiseKernel` takes
-# the arguments as C declares them and one line of C, in which `i` is the index.
+# the arguments as C declares them, and one line of C with the index `i`.
 #
 # *Predict before you run*: the post declares `plus_one(x, y)` and then calls
 # `plus_one_kernel(y_gpu, x_gpu)`. What is the sum of `x_gpu`, which it does not print?
@@ -57,11 +57,10 @@ print(f"as it was meant: x = {x}, y = {y}")
 assert (y.asnumpy() == numpy.arange(10) + 1).all()
 
 # %% [markdown]
-# With the arguments swapped, the kernel treats your y as its input and your x as its
-# output. So y stays zero, and x is overwritten with 0 + 1. A kernel receives addresses
-# by position, and no names of variables. `"const int *x, int *y"` would have told the
-# reader which array is only read, and the compiler would refuse a kernel that writes to
-# it. The swapped call would still run.
+# With the arguments swapped, the kernel treats y as its input and x as its output. So y
+# stays zero, and x is overwritten with 0 + 1. A kernel receives addresses by position,
+# and no names. With `"const int *x, int *y"` a reader sees which array is only read,
+# and the compiler refuses a kernel that writes to it. The swapped call would still run.
 #
 # `ElementwiseKernel` has generated this kernel from a single line:
 
@@ -103,8 +102,8 @@ signature = "int nx, int ny, float *res, float *arr1, float *arr2"
 add_two_array = module.get_kernel("add_two_array_2d", signature)
 
 # %% [markdown]
-# The post's two arrays are the numbers 0 to 9, and ten times the numbers that NumPy
-# draws from the random seed 123. So we can compare the result with the printed one,
+# The post's arrays are the numbers 0 to 9, and ten times the numbers that NumPy draws
+# from the random seed 123. We can therefore compare our result with the printed one,
 # digit for digit.
 
 # %%
@@ -151,9 +150,9 @@ chapter.answer("idle threads", idle)
 # Five by seven blocks cover the array, and the threads beyond its edge stop at the
 # `if`.
 #
-# To see which thread computes which element, we store each thread's block index in the
-# output instead of a sum. In CUDA C a kernel has no return value. It writes where its
-# arguments point.
+# To see which thread computes which element, we store the indices of block and thread
+# in the output instead of a sum. In CUDA C a kernel has no return value: it writes
+# where its arguments point.
 
 # %%
 who = CudaModule("""
@@ -205,12 +204,11 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
 # %% [markdown]
 # ## A fused update
 #
-# MXNet's `p -= lr / n * grad` consists of two operations. The first operation reads the
-# gradient and writes the product to memory. The second operation reads the product and
-# p, and writes p. Together they move five arrays. If we join both operations in one
-# kernel, which is called *fusing* them, the product never reaches memory, and only
-# three arrays move. We write this kernel and use it instead of `sgd` in the training of
-# Chapter 1:
+# MXNet's `p -= lr / n * grad` consists of two operations. The first reads the gradient
+# and writes the product to memory. The second reads the product and p, and writes p.
+# Together they move five arrays. If we join both operations in one kernel, which is
+# called *fusing* them, the product never reaches memory, and only three arrays move. We
+# write this kernel and use it instead of `sgd` in the training of Chapter 1:
 
 # %%
 step_of_sgd = ElementwiseKernel(
@@ -236,10 +234,11 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # %% [markdown]
 # ## How fast is it?
 #
-# A kernel that does little arithmetic needs at least the time in which memory moves its
-# bytes. However, each launch also has a fixed cost, here for Python's call and for
-# waiting for the device. Our model is therefore `time = a + b * bytes`. We fit both
-# numbers for y = 2 x, from one small and one large array, and predict a third size.
+# A kernel with little arithmetic needs at least the time in which memory moves its
+# bytes. However, each *launch* of a kernel also has a fixed cost, here for Python's
+# call and for waiting for the device. Our model is therefore `time = a + b * bytes`. We
+# fit both numbers for y = 2 x, from one small and one large array, and predict a third
+# size.
 #
 # *Predict before you run*: what percentage of the time for 100,000 numbers is the fixed
 # cost of the launch?
@@ -275,14 +274,14 @@ print("what costs most there:", "the launch" if share > 50 else "the bytes")
 # %% [markdown]
 # Where the launch costs most, a fused kernel saves more by its fewer launches than by
 # its fewer bytes. With a hundred times the numbers the bytes take a hundred times as
-# long, and the launch stays the same. The model knows a single bandwidth, but arrays
-# that fit into a cache are moved faster than those that do not. The difference between
-# the model and the measurement is therefore a part of the result.
+# long, and the launch stays the same. Arrays that fit into a cache are moved faster
+# than the single bandwidth of the model. The difference between the model and the
+# measurement is therefore a part of the result.
 #
 # But which bytes? A core usually reads a cache line before it writes to it, even if
-# nothing of the line is needed (*write-allocate*). Then y = 2 x moves three arrays and
-# not two, and doubling x in place moves two. If the time of the bytes were all, in
-# place would take `2 / 3 = 0.67` of the time. Without write-allocate both move two
+# nothing of the line is needed (*write-allocate*). Then y = 2 x moves three arrays
+# instead of two, and doubling x in place moves two. If the bytes were the whole time,
+# in place would take `2 / 3 = 0.67` of the time. Without write-allocate both move two
 # arrays and take the same time. We accept an explanation if all rounds lie within 0.1
 # of its ratio.
 
@@ -302,8 +301,8 @@ accepted = [
 print("accepted:", *(accepted or ["neither"]))
 
 # %% [markdown]
-# Where neither is accepted, the bytes do not explain the times of these two kernels,
-# and we must not use write-allocate to explain other times of the same machine.
+# Where neither is accepted, the bytes do not explain the times of these kernels, and we
+# must not use write-allocate to explain other times of the same machine.
 #
 # One machine's numbers say little about other machines. Here are records of one core of
 # an AMD EPYC and of an H100, with arrays of 50,000,000 numbers, 200 MB, which are
@@ -380,7 +379,7 @@ chapter.score()
 #
 # ## A sum in two steps
 #
-# A sum is not an operation on elements: all threads would write to the same number, and
+# A sum is not an operation on elements: all threads would write to the same number and
 # overwrite each other's additions. A simple solution has two steps. Each thread first
 # sums its own part, and then one thread sums the parts. The device finishes the first
 # launch before it starts the second, so all parts are complete.
@@ -407,8 +406,7 @@ assert abs(total.item() - exact) < 1e-5 * exact
 # %% [markdown]
 # Neighbouring threads read neighbouring elements here (`i = t`, then steps of
 # `num_threads`), which a GPU combines into wide accesses. Library reductions also
-# exchange parts through *shared memory*, a small fast memory that the threads of a
-# block have in common.
+# exchange parts through *shared memory*, a small fast memory of each block.
 #
 # ## Summary
 #
@@ -419,14 +417,14 @@ assert abs(total.item() - exact) < 1e-5 * exact
 #
 # A kernel is the body of a loop, and the grid is the loop. A thread computes its index
 # from its block and its place in the block, and an `if` stops threads beyond the data.
-# The kernel receives neither names nor lengths. It behaves like a built-in operator: it
-# is asynchronous, executes in order, and can serve as the optimizer step.
+# The kernel receives neither names nor lengths. Like a built-in operator it is
+# asynchronous, executes in order, and can serve as the optimizer step.
 #
 # ## Exercises
 #
 # 1. *On paper.* How many blocks of 256 threads does y = 2 x need for 50,000,000
-#    numbers, and how many threads are idle? *(`50e6 / 256 = 195,312.5`: 195,313 blocks,
-#    of which one half of the last, 128 threads, is idle.)*
+#    numbers, and how many threads are idle? *(`50e6 / 256 = 195,312.5`: 195,313 blocks.
+#    One half of the last block, 128 threads, is idle.)*
 # 2. *On paper.* A fused update reads p and the gradient and writes p. What is its least
 #    time for 129,068 parameters at 4.8 TB/s? *(`3 * 4 * 129,068 / 4.8e12 = 0.32 us`.
 #    Compare it with the launch that the model has printed: for LeNet the number of
@@ -444,8 +442,8 @@ assert abs(total.item() - exact) < 1e-5 * exact
 #    the bit, because the package asks the compiler not to fuse a product and a sum.)*
 # 6. Let each thread of y = 2 x process four elements, with the loop of `sum_parts`, and
 #    fit `a` and `b` to both kernels. *(On a CPU context a thread is a turn of a loop,
-#    so `b` should not change much. On a GPU one element per thread was the limit if
-#    four elements lower `b`.)*
+#    so `b` should not change much. On a GPU, if four elements lower `b`, one element
+#    per thread was the limit.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` has one about a grid: which thread computes
 # what.

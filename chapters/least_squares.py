@@ -6,14 +6,14 @@
 # ![Rows of A over devices](../docs/drawings/rows-over-devices.svg)
 #
 # **In one sentence.** Each device keeps its rows of A, the devices exchange sums of n
-# or n^2 numbers, and the method decides how many digits of x are right.
+# or n^2 numbers for n columns, and the method decides how many digits of x are right.
 #
-# This problem is small enough that we can check every digit, and it has all the parts
-# of a network's training: a batch that is split, gradients that are summed, and
-# replicas that must agree. A published set of lecture notes [1] solves it on two
-# simulated GPUs and arrives at an error of **28.81**, where the best possible error was
-# 27.35. We first write four methods, all of which converge to the best x. They differ
-# in arithmetic, communication and accuracy. Then we use them to audit the notes.
+# Every digit of this small problem can be checked. It has all the parts of a network's
+# training: a batch that is split, gradients that are summed, and replicas that must
+# agree. A published set of lecture notes [1] solves it on two simulated GPUs with an
+# error of **28.81**, where the best possible error was 27.35. We write four methods
+# that converge to the best x and differ in arithmetic, communication and accuracy. Then
+# we use them to audit the notes.
 #
 # Run this chapter as a notebook, or as `python chapters/least_squares.py --num-devices
 # 1,2`.
@@ -40,9 +40,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # %% [markdown]
 # ## The problem and its answer
 #
-# As in the notes, A and b are uniform in [0, 1), but we use a smaller A of 1,000 x 50.
-# We compare everything below with the answer of LAPACK, the library behind
-# `numpy.linalg`.
+# As in the notes, A and b are uniform in [0, 1), but A is only 1,000 x 50. Our
+# reference is LAPACK, the library behind `numpy.linalg`.
 
 # %%
 rng = numpy.random.default_rng(0)
@@ -56,9 +55,9 @@ print(f"d2lpar: ||A x - b|| = {packaged.residual_norm:.6f}")
 # %% [markdown]
 # ## Rows over devices
 #
-# Device k receives one half of the rows of A and the same half of b, once, at the
-# start. After that only short vectors travel: x has 50 numbers, however many rows A
-# has. The sum of squares splits by rows, and therefore its gradient does, too:
+# Each device receives one half of the rows of A and of b. After that only short vectors
+# travel: x has 50 numbers, however many rows A has. The sum of squares splits by rows,
+# and so does its gradient:
 #
 # $$\|Ax-b\|^2=\sum_k\|A_kx-b_k\|^2,\qquad \nabla=2\sum_k A_k^\top(A_kx-b_k).$$
 
@@ -76,18 +75,17 @@ def error(x) -> float:
 # %% [markdown]
 # ## Gradient descent
 #
-# In every step each device computes the gradient of its rows, without the factor 2, and
-# an all-reduce sums these gradients, 50 numbers.
+# In each step a device computes the gradient of its rows, without the factor 2. An
+# all-reduce sums these gradients of 50 numbers.
 #
 # How many steps do we need? The *condition* of A is the ratio of its largest to its
-# smallest singular value, and `largest` is the largest eigenvalue of A^T A. With the
-# step size 1 / `largest`, each step multiplies the part of the error along the right
-# singular vector of a singular value s (in short, *along s*) by `1 - s^2 / largest`.
-# The slowest part is multiplied by `1 - 1 / condition^2`, which bounds the gradient,
-# too.
+# smallest singular value, and `largest` is the largest eigenvalue of A^T A. A step of
+# size 1 / `largest` multiplies the error *along* a singular value s (along its right
+# singular vector) by `1 - s^2 / largest`. The slowest part is multiplied by
+# `1 - 1 / condition^2`, which bounds the gradient, too.
 #
-# *Predict before you run*: the condition of this A is about 16. How many steps does it
-# take for the gradient to shrink to 1e-8 of what it was?
+# *Predict before you run*: the condition of this A is about 16. How many steps does the
+# gradient need to shrink to 1e-8 of its start?
 
 
 # %%
@@ -125,19 +123,20 @@ chapter.answer("steps of gradient descent", same.history[-1].iteration)
 
 # %% [markdown]
 # The replicas agree bit for bit because they receive the same sum. One device and two
-# differ by rounding only. The package estimates `largest` by power iteration. The
-# estimate may be too small, so it takes the step size `0.95 / estimate`.
+# differ by rounding only. The package estimates `largest` by *power iteration*, the
+# repeated multiplication of a vector by A^T A. The estimate may be too small, so the
+# step size is `0.95 / estimate`.
 #
 # ## Conjugate gradients
 #
 # CGLS, the method of conjugate gradients of Hestenes and Stiefel [2], costs the same
-# per step: one product with A and one with its transpose. It computes its step lengths
-# and directions from the gradients of the previous steps. Device k sends A_k^T A_k p
+# per step: one product with A and one with its transpose. It computes the length alpha
+# and the direction p of a step from the gradients so far. Device k sends A_k^T A_k p
 # and ||A_k p||^2 together, in one all-reduce of n + 1 numbers.
 #
 # T steps multiply the distance ||A (x - best)|| by at most
-# `2 * ((condition - 1) / (condition + 1))^T`. The number of steps is bounded by a
-# multiple of the condition, whereas gradient descent needs a multiple of its square.
+# `2 * ((condition - 1) / (condition + 1))^T`. The bound of the steps is therefore a
+# multiple of the condition. For gradient descent it is a multiple of the square.
 #
 # *Predict before you run*: how many steps does CGLS need for the gradient to shrink to
 # 1e-10?
@@ -183,17 +182,17 @@ chapter.answer("steps of CGLS", steps)
 
 # %% [markdown]
 # How could one have known that the first bound is far too large? All numbers of A are
-# positive, so one singular value is much larger than the rest. CGLS needs one step to
-# remove the part of the error along such an outlier. For the other steps only the other
-# singular values count, and the last line of the output is their bound. For gradient
-# descent the outlier is expensive, because it sets the step size.
+# positive, so one singular value is much larger than the rest. CGLS removes the error
+# along such an outlier in one step. The other singular values determine the remaining
+# steps, and the last line is their bound. In gradient descent the outlier is expensive,
+# because it sets the step size.
 #
 # ## Normal equations
 #
-# At the minimum the gradient is zero: A^T A x = A^T b. Device k computes its *Gram
-# matrix* A_k^T A_k, and the sum of these matrices is the Gram matrix of all rows. So
-# n^2 + n numbers are all-reduced once, here in two calls. The Cholesky factorisation G
-# = L L^T then turns the equations into two triangular systems.
+# At the minimum the gradient is zero. This yields the *normal equations* A^T A x = A^T
+# b. Device k computes its *Gram matrix* A_k^T A_k, and the sum of these matrices is the
+# Gram matrix G of all rows. We all-reduce n^2 + n numbers once, here in two calls. The
+# Cholesky factorisation G = L L^T then turns the equations into two triangular systems.
 
 
 # %%
@@ -221,16 +220,16 @@ assert numpy.allclose(packaged.x, best, rtol=1e-9)
 # %% [markdown]
 # ## TSQR: reduce with a QR instead of a sum
 #
-# The reduction need not be a sum. We factorise each device's rows [A_k b_k] = Q_k R_k
-# and keep only the triangular factor R_k, which has n + 1 rows. Stacking two factors
-# and taking another QR gives the factor for all their rows, so triangles can be reduced
-# pairwise like sums (*tall and skinny QR*, TSQR [3]):
+# The reduction need not be a sum. Each device factorises [A_k b_k] = Q_k R_k, with
+# orthonormal columns of Q_k, and keeps only the triangle R_k of n + 1 rows. The QR
+# factorisation of two stacked triangles yields the triangle of all their rows, so
+# triangles can be reduced pairwise, like sums. This is *tall and skinny QR*, TSQR [3]:
 #
 # ![Each device's rows become a triangle; the two triangles, stacked, become one by
 # another QR](../docs/drawings/two-triangles.svg)
 #
-# The last number on the diagonal of R is the norm of the residual, up to its sign. A^T
-# A is never formed.
+# The last number on the diagonal of R is the least ||A x - b||, up to its sign. A^T A
+# is never formed.
 
 
 # %%
@@ -256,21 +255,22 @@ assert numpy.allclose(x, best, rtol=1e-9) and abs(residual - optimum) < 1e-9
 # %% [markdown]
 # ## What squaring costs
 #
-# The condition of the Gram matrix is the *square* of A's. Rounding errors are
-# multiplied by the condition of the matrix in which they occur, so the normal equations
-# lose about `2 * log10(condition)` of the 16 digits of float64. A *backward stable*
-# method such as TSQR finds the exact solution of a problem that differs from ours by
-# rounding only, and loses about `log10(condition)` digits.
+# The condition of the Gram matrix is the *square* of the condition of A. The condition
+# of a matrix multiplies the rounding errors made in it, so the normal equations lose
+# about `2 * log10(condition)` of the 16 digits of float64. A *backward stable* method
+# such as TSQR solves exactly a problem that differs from ours by rounding only. It
+# loses about `log10(condition)` digits.
 #
 # CGLS never forms A^T A, and yet the square returns in two places. First, an error
-# along the smallest singular value contributes to the gradient with the square of this
-# value: a gradient of 1e-10 of its start proves nothing about x unless 1e-10 is well
-# below `1 / condition^2`. Second, our loop updates the gradient by A^T A p, whose
-# rounding errors are proportional to the largest eigenvalue of A^T A. We can remove the
-# second cause: if we keep the residual b - A x and compute the gradient from it, the
-# rounding errors shrink with the residual. The price is a second all-reduce per step,
-# since A^T r can be computed only after alpha. The following loop, on the host, does
-# either:
+# along the smallest singular value enters the gradient with the square of this value. A
+# gradient of 1e-10 of its start proves nothing about x unless 1e-10 is well below
+# `1 / condition^2`. Second, our loop updates the gradient by A^T A p, whose rounding
+# errors are proportional to the largest eigenvalue of A^T A.
+#
+# We can remove the second cause. If we keep the residual r = b - A x and compute the
+# gradient A^T r from it, the rounding errors shrink with r. The price is a second
+# all-reduce per step, because r needs the all-reduced alpha. The following loop on the
+# host does either:
 
 
 # %%
@@ -288,7 +288,7 @@ def cgls_on_host(A, b, num_steps, from_residual):
 
 # %% [markdown]
 # We make two columns of A almost equal, set b to A times a known x, and print by how
-# much each method misses this x. Rows with "d2lpar" are the package's methods.
+# much each method misses x. Rows named "d2lpar" are the package's methods.
 #
 # *Predict before you run*: how many digits of x does the package's `normal` find at a
 # condition of 2e6?
@@ -324,17 +324,18 @@ assert off["CGLS from the residual"][2] < 1e-3 * off["CGLS, 60 steps"][2]
 # Above a condition of 100 the package's `normal` takes one step of *iterative
 # refinement*: it computes the residual from A, solves the same triangular systems for a
 # correction, and adds it. The correction has a relative error of about
-# `condition^2 * 1e-16`. As long as this is far below 1, one step restores the digits.
-# At 2e7 it does not restore all of them, and the package warns. From about 3e7 on it
-# refuses, and names `tsqr`. Its `cgls` does not trust a small gradient: it continues
-# while its steps lower the residual, and then starts again from the true gradient.
+# `condition^2 * 1e-16`. One step restores the digits if this error is far below 1. At
+# 2e7 some digits stay lost, and the package warns. From about 3e7 on `normal` refuses,
+# and names `tsqr`. The package's `cgls` continues beyond a small gradient while its
+# steps lower the residual, and then starts again from the true gradient.
 #
 # (If no x fits b, the solution itself is so sensitive that every method loses up to
 # twice the digits of the condition.)
 #
 # Gradient descent computes the gradient from the residual, and still loses twice the
-# digits: along the smallest singular value s a step changes x by `s^2` of its error,
-# and once this is below the rounding of x, nothing changes. One number shows it:
+# digits. Along the smallest singular value s, a step of size 1 changes x by `s^2` times
+# its error. Once this change is below the rounding of x, x stays where it is. An
+# equation in one unknown shows it:
 
 
 # %%
@@ -355,8 +356,8 @@ for condition in (10, 30, 100):
 # %% [markdown]
 # ## Which one?
 #
-# For m rows, n columns, N devices and T steps, `k = log10(condition)`, and a b that
-# some x fits closely:
+# The table is for m rows, n columns, N devices, T steps, `k = log10(condition)`, and a
+# b that some x fits closely:
 #
 # | | arithmetic of a device | all-reduced | digits lost, about |
 # |---|---|---|---|
@@ -367,8 +368,8 @@ for condition in (10, 30, 100):
 # | `normal`, refined | the same + 4 m n / N | n^2 + 2 n | k, up to k = 6 |
 # | TSQR | 2 m n^2 / N, then at most 2 N n^3 | n^2 / 2 per device, once | k |
 #
-# The factor c grows with the logarithm of the accuracy that we ask for. `normal` is the
-# default of the package: m n^2 / N of its operations are a matrix product, for which
+# The factor c grows with the logarithm of the accuracy that we ask for. The package
+# uses `normal` by default: m n^2 / N of its operations are a matrix product, for which
 # the libraries of CPUs and GPUs are optimised. Use CGLS where n^2 numbers are too many
 # to send or to hold (Chapter 9), and TSQR where the condition may exceed 1e6. Choose
 # the method before the number of devices.
@@ -398,11 +399,11 @@ for kind, name in records.items():
 #
 # ## An audit: descend alone, then average
 #
-# In the notes [1] a device draws in each epoch 1,000 times one of its rows and takes
-# 500 steps of gradient descent on the drawn rows, without communication. Then all
-# devices continue from the average of their x. One vector per epoch is all that they
-# send. We write this literally. `independent=False` is a fault of the published code:
-# the second device starts from the first one's result.
+# In the notes [1] each device draws 1,000 of its rows per epoch, with repetition, and
+# takes 500 steps of gradient descent on them without communication. Then all devices
+# continue from the average of their x, so they send one vector per epoch. We write this
+# literally. With `independent=False` we reproduce a fault of the published code: the
+# second device starts from the result of the first.
 
 
 # %%
@@ -441,19 +442,16 @@ together, in_turn = after["independent"], after["one by one"]
 assert together[0] > in_turn[0] and optimum < together[1] < in_turn[1]
 
 # %% [markdown]
-# Neither variant reaches LAPACK's residual, and 40 epochs differ from five by less than
-# a tenth of the distance to it.
-#
-# The numbers come from `solve`, which takes the same steps
-# (`d2lpar/least_squares/averaging.py`), as the first epoch confirms.
+# Neither variant reaches LAPACK's residual. From five to 40 epochs the residual changes
+# by less than a tenth of the distance.
 #
 # ## Why the average misses
 #
 # There are two reasons. First, a device approaches the solution of the rows that it has
 # *drawn*. Second, even with all of its rows it approaches the solution of *its* rows,
 # and the average of two solutions is not the solution of all rows. Without drawing, the
-# average settles at a point that linear algebra gives at once, because the local steps
-# of device k multiply its distance from its own solution by a fixed matrix.
+# local steps of device k multiply its distance from its own solution by a fixed matrix.
+# Linear algebra therefore tells where the averages settle.
 
 
 # %%
@@ -485,17 +483,17 @@ chapter.show(figure, "local-steps")
 
 # %% [markdown]
 # The Gram matrices of two random halves differ little, so the second reason is small
-# here. The errors of drawing are independent, however, and the average of two
-# independent errors is still `1 / sqrt(2) = 0.7` times as large as one.
+# here. The errors of two draws are independent, so their average is still
+# `1 / sqrt(2) = 0.7` times as large as one.
 #
-# The rest grows with the number of local steps. With one step it is rounding: averaging
-# after every step *is* summing the gradients. Training that averages rarely is called
-# *local SGD* (Chapter 7).
+# Without drawing, the excess grows with the number of local steps. With one step it is
+# rounding: averaging after every step *is* summing the gradients. Training that
+# averages rarely is called *local SGD* (Chapter 7).
 #
-# Averaging can be repaired. In consensus ADMM [4] each device minimises one half of its
-# own ||A_k x - b_k||^2 plus a penalty (rho / 2) ||x - z + u_k||^2 for leaving the
-# consensus z. Here u_k accumulates the deviations. It sends one vector per round, too,
-# but converges to the optimum for any positive rho.
+# Averaging can be repaired. In *consensus ADMM* [4] each device minimises one half of
+# its own ||A_k x - b_k||^2 plus a penalty (rho / 2) ||x - z + u_k||^2. The penalty
+# pulls x towards the consensus z, and u_k accumulates the deviations. ADMM also sends
+# one vector per round, but converges to the optimum for any positive rho.
 
 
 # %%
@@ -530,8 +528,8 @@ assert numpy.allclose(x, best, rtol=1e-6)
 # %% [markdown]
 # ## Five faults of the notes' code
 #
-# The package has the notes' class with its faults mended. We call it as their script
-# does, and then show the first fault in four lines:
+# The package contains the class of the notes with its faults mended. We call it as
+# their script does, and then show the first fault in four lines:
 
 # %%
 lstsq = LeastSquare(A, b, epoches=5)
@@ -545,19 +543,22 @@ x -= 1
 print("x_hat after x -= 1:", x_hat)
 
 # %% [markdown]
-# **First**, `x = self.x_hat` copies nothing, and `x -= ...` works in place, so the
-# second "GPU" begins where the first one ended. **Second**, both halves draw row
-# numbers below the length of the *first* half, so the last row of an odd number is
-# never used. **Third**, a "GPU" is one turn of a NumPy loop: the printed 20.45 s [1]
-# are the time of a CPU. **Fourth**, the script calls `check`, which appends the error
-# of the average, *before* it prints the last two entries as the errors of both GPUs.
-# The second printed error, 28.81, is therefore the error of the average, and the 28.75
-# of "GPU 1" (122.82 in a second run) belongs to the second "GPU". **Fifth**, the "rms
-# between x and theta", 0.387 (0.954), is a norm, which is not divided by the number of
-# elements.
+# These are the five faults:
 #
-# Does the mended method give a smaller error? Our record has both at the published
-# sizes, with one random A and b each:
+# 1. `x = self.x_hat` copies nothing, and `x -= ...` works in place. The second "GPU"
+#    therefore begins where the first one ended.
+# 2. Both halves draw row numbers below the length of the *first* half, so an odd last
+#    row is never used.
+# 3. A "GPU" is one turn of a NumPy loop: the printed 20.45 s [1] are the time of a CPU.
+# 4. The script calls `check`, which appends the error of the average, *before* it
+#    prints the last two entries as the errors of both GPUs. The second printed error,
+#    28.81, is therefore the error of the average, and the 28.75 of "GPU 1" (122.82 in a
+#    second run) belongs to the second "GPU".
+# 5. The "rms between x and theta", 0.387 (0.954), is a norm, which is not divided by
+#    the number of elements.
+#
+# Does the mended method have a smaller error? Our record contains both methods at the
+# published sizes, with one random A and b each:
 
 # %%
 record = chapter.record("benchmarks/least_squares.jsonl")
@@ -584,9 +585,9 @@ print(f'"rms" of the notes 0.387, of our record {numpy.linalg.norm(x - theta):.3
 
 # %% [markdown]
 # No: after the same number of epochs mended averaging is *worse*. In an epoch the
-# published program takes 1,000 steps one after the other, and the mended one 500 at the
-# same time on each device. The published average, however, is the mean of an x after
-# 500 steps and one after 1,000. So we also give the mended program 750 and 1,000 steps
+# published program takes 1,000 steps one after the other. The mended program takes 500
+# at the same time on each device. The published average, however, is the mean of an x
+# after 500 steps and an x after 1,000. We therefore also try 750 and 1,000 mended steps
 # per device, on a smaller problem:
 
 # %%
@@ -603,11 +604,10 @@ for seed in range(3):
     assert ends["mended, 1000"] < ends["published"] < ends["mended, 500"]
 
 # %% [markdown]
-# With 750 steps they differ by less than 1 %. The fault is worth 1.5 times the steps
-# per epoch, and it removed the parallelism.
+# With 750 steps the errors of both programs differ by less than 1 %. The fault is worth
+# 1.5 times the steps per epoch, but it removes the parallelism.
 #
-# The larger problem raises another question. The notes call it "100 times larger,
-# (100,000, 10,000)" [1]. Was it?
+# Was the larger problem "100 times larger, (100,000, 10,000)", as the notes say [1]?
 #
 # *Predict before you run*: b is uniform in [0, 1), with a variance of 1/12, and A is
 # independent of it. Each of the n columns can explain one of the m dimensions of b.
@@ -644,21 +644,22 @@ print(f"lstsq: the notes print 1.42 s and 9.00 s, {9.00 / 1.42:.1f} times,")
 print(f"    our record {small:.2f} s and {large:.2f} s, {large / small:.1f} times")
 
 # %% [markdown]
-# The m squares of the deviations of b from 1/2 add up to m / 12, with a standard
-# deviation of sqrt(m / 180). That of their root is therefore about
-# `sqrt(m / 180) / (2 * sqrt(m / 12)) = 0.13`, for any m. The printed 90.83 lies within
-# this distance of the expectation for 1,000 columns, and far from that for 10,000. So
-# the second problem had ten times as many numbers as the first, not a hundred times.
+# The m squared deviations of b from 1/2 add up to about m / 12, with a standard
+# deviation of sqrt(m / 180). The root of this sum therefore has a standard deviation of
+# about `sqrt(m / 180) / (2 * sqrt(m / 12)) = 0.13`, for any m. The printed 90.83 lies
+# within this distance of the expectation for 1,000 columns, and far from the
+# expectation for 10,000. So the second problem had ten times as many numbers as the
+# first, not a hundred times.
 #
-# Their times agree. An epoch works on 1,000 drawn rows, so with the same columns 20
-# epochs take half as long as 40: the notes print 10.86 s and 20.45 s. The arithmetic of
-# `lstsq` is proportional to m n^2. Ten times the rows need ten times the arithmetic,
-# and ten times the columns as well need 1,000 times. Compare with the last line.
+# The published times agree. An epoch works on 1,000 drawn rows, so with the same
+# columns 20 epochs take half as long as 40: the notes print 10.86 s and 20.45 s. The
+# arithmetic of `lstsq` is proportional to m n^2. It grows 10 times with ten times the
+# rows, and 1,000 times with ten times the columns as well. Compare with the last line.
 #
 # ## Where does the time go?
 #
-# The notes keep a profile. Here is one of an epoch of our literal averaging; `cumtime`
-# includes what a function calls.
+# Like the notes, we profile an epoch of averaging. `cumtime` includes the functions
+# that a function calls.
 
 # %%
 with cProfile.Profile() as profile:
@@ -670,12 +671,12 @@ share = functions["asnumpy"].cumtime / functions["averaging"].cumtime
 print(f"waiting for the devices: {100 * share:.0f} % of the epoch")
 
 # %% [markdown]
-# The `2 * 500 * 2 = 2,000` calls of `dot` only enqueue work. Python waits for the
-# devices in `asnumpy`. A small share means that issuing the calls determines the time.
+# The `2 * 500 * 2 = 2,000` calls of `dot` only enqueue work, and Python waits in
+# `asnumpy`. If the printed share is small, issuing the calls determines the time.
 #
 # Finally, we run all methods on your machine, on 4,000 x 400, or with `--preset book`
-# on 10,000 x 1,000. Gradient descent stops after 500 steps, far from the optimum. One
-# CPU context uses all cores and two use one core each, unless you add `--threads 1`.
+# on 10,000 x 1,000. Gradient descent stops after 500 steps, far from the optimum. A
+# single CPU context uses all cores, and two use one each, unless you add `--threads 1`.
 
 # %%
 if __name__ == "__main__":
@@ -690,20 +691,20 @@ if __name__ == "__main__":
 # > = 1 for TSQR, CGLS from the residual, and, below a condition of about 1e6, normal
 # > equations with one step of refinement.
 #
-# With summed gradients N devices compute what one device computes, up to rounding. With
-# averaged answers they do not, unless they average after every step. ADMM repairs this.
+# With summed gradients N devices compute what one computes, up to rounding. With
+# averaged answers they do so only if they average after every step. ADMM repairs this.
 #
 # ## Exercises
 #
 # 1. Try `admm` with rho of 30, 300 and 3,000. After how many rounds is each within
-#    `5e-10 * optimum` of LAPACK? *(About 1,090, 121 and 804. A small rho lets the
-#    devices disagree for long, a large one lets them move little per round.)*
-# 2. Leave out the all-reduce in `gradient`. *(The replicas no longer agree, and each
-#    goes to the solution of its own half of the rows.)*
+#    `5e-10 * optimum` of LAPACK? *(About 1,090, 121 and 804. With a small rho the
+#    devices disagree for long. With a large one they move little per round.)*
+# 2. Leave out the all-reduce in `gradient`. *(The replicas no longer agree. Each
+#    approaches the solution of its own half of the rows.)*
 # 3. Write the step as a mean over rows: `lr` is 1,000 / `largest`, and the sum of the
 #    gradients is divided by the 1,000 rows of A. Then divide by the 500 rows of a
-#    shard. *(The errors are those from above. Then the step is 2 / `largest`, the
-#    limit: x oscillates and does not converge.)*
+#    shard. *(The first change leaves the errors as above. The second makes the step 2 /
+#    `largest`, the limit: x oscillates and does not converge.)*
 # 4. *On paper.* Which method for 10,000,000 x 20 with a condition of 10, which for
 #    20,000 x 5,000 with a condition of 1e9, and which for 1,000,000 x 100,000?
 #    *(`normal`: one pass, 420 numbers sent. TSQR: the squared condition would leave no

@@ -8,12 +8,11 @@
 # **In one sentence.** A method that only multiplies by A can read it block by block, so
 # memory holds a few blocks, and each pass reads the whole file.
 #
-# We leave A on disk and stream it through memory in blocks. While the devices process
-# one block, the next block is being read. The arrays that are all-reduced are as small
-# as in Chapter 8. Memory holds only a few blocks of A, for any number of rows. (b, with
-# one number per row, stays in memory.) A published set of lecture notes [1] meant to
-# solve a problem of **100,000 x 10,000** numbers, 8 GB in float64. At the end of this
-# chapter we see what it takes.
+# We leave A on disk and stream it through memory in blocks of rows. While the devices
+# process one block, the next is being read. The all-reduced arrays are as small as in
+# Chapter 8, and only b, one number per row, stays in memory. A published set of lecture
+# notes [1] meant to solve a problem of **100,000 x 10,000** numbers, 8 GB in float64.
+# At the end of this chapter we see what it takes.
 #
 # Run this chapter as a notebook, or as `python chapters/least_squares_large.py`.
 
@@ -37,8 +36,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # %% [markdown]
 # ## A problem in a file
 #
-# A and b are uniform in [0, 1), as in the notes. The `book` preset has 100,000 x 10,000
-# numbers, which take 8 GB in TMPDIR. The cells below are smaller:
+# A and b are uniform in [0, 1), as in the notes. The `book` preset has the 100,000 x
+# 10,000 numbers of the notes and needs 8 GB in TMPDIR. The cells use a smaller A:
 
 # %%
 problem = datasets.uniform_file(rows=5_000, columns=50)
@@ -51,12 +50,12 @@ print(f"at once: {at_once.residual_norm:.9f}")
 # %% [markdown]
 # ## Blocks
 #
-# Device k owns a range of consecutive rows and reads them `block_rows` at a time. A
-# product with A and a product with its transpose both need only one block in memory.
+# Device k owns consecutive rows and reads `block_rows` of them at a time. The products
+# with A and with its transpose both need only one block in memory.
 #
-# Pages that a `numpy.memmap` has touched stay in the process's resident memory until
-# the kernel of the operating system reclaims them, which would spoil our measurement. A
-# plain read does not have this effect.
+# A `numpy.memmap` would spoil our measurement: the pages that it has touched stay in
+# the process's resident memory until the operating system reclaims them. We therefore
+# use a plain read.
 
 
 # %%
@@ -97,8 +96,8 @@ def products(p, block_rows, b=None):
 
 
 # %% [markdown]
-# CGLS is the loop of Chapter 8. It keeps three vectors of n numbers. The rows are used
-# in `products` only.
+# CGLS is the loop of Chapter 8. It keeps three vectors of n numbers, and only
+# `products` reads the rows.
 #
 # *Predict before you run*: how many times is the file read?
 
@@ -129,17 +128,15 @@ for block_rows in (100, 1_000):
 chapter.answer("times that the file is read", passes)
 
 # %% [markdown]
-# CGLS reads the file once per step, and once before the first step. The size of the
-# blocks changes neither the number of passes nor the result, as the output shows. There
-# are fewer steps than for the A of Chapter 8, which has 20 rows per column. This A has
-# 100 rows per column. For random numbers the singular values, except for the largest,
-# lie closer together if there are more rows per column, and CGLS then needs fewer
-# steps.
+# CGLS reads the file once per step, and once before the first step. As the output
+# shows, the size of the blocks changes neither the number of passes nor the result.
+# CGLS needs fewer steps than in Chapter 8, because this A has 100 rows per column
+# instead of 20. With more rows per column the singular values of random numbers, except
+# for the largest, lie closer together, and fewer steps suffice.
 #
 # The package does the same. In addition, a thread reads the next blocks while the
-# devices work on the present ones (`d2lpar/least_squares/rows.py`). `resident_bytes=0`
-# keeps no block on the devices between two passes, as is necessary when A does not fit
-# into memory.
+# devices work (`d2lpar/least_squares/rows.py`). With `resident_bytes=0` the devices
+# keep no block between two passes, as is necessary when A does not fit into memory.
 
 # %%
 limits = {"devices": two, "resident_bytes": 0, "block_bytes": 8 * n * 1_000}
@@ -151,9 +148,9 @@ for method in ("cgls", "normal"):
 # %% [markdown]
 # ## Memory against rows
 #
-# How much memory does this take, and how does it compare with a library made for the
-# purpose? Dask [2] also splits an array into chunks. It builds a graph of tasks on
-# them, and runs the graph on all cores. We solve the same problem in six ways:
+# How much memory does this take? Let us compare with Dask [2], a library made for the
+# purpose. Dask splits an array into chunks, builds a graph of tasks on them, and runs
+# the graph on all cores. We solve the same problem in six ways:
 #
 # - `numpy_lstsq` reads all of A;
 # - `d2lpar_cgls` and `d2lpar_normal` read blocks, as above;
@@ -162,9 +159,9 @@ for method in ("cgls", "normal"):
 # - `dask_kept` does the same after `A.persist()`, which keeps all chunks in memory;
 # - `dask_one_product` puts b beside A first and computes [A b]^T [A b].
 #
-# Blocks and chunks have 2,500 rows, 2 MB. Each solve runs in a new process. We report
-# the increase in peak resident memory after a small warm-up solve has loaded the
-# libraries.
+# Blocks and chunks have 2,500 rows, 2 MB. Each solve runs in a new process, in which a
+# small solve has loaded the libraries. We report by how much the peak of resident
+# memory then rises.
 #
 # *Predict before you run*: how many of the six need more memory for more rows?
 
@@ -271,25 +268,25 @@ if "dask_one_product" in times:
 
 # %% [markdown]
 # NumPy's memory grows with the rows, because it holds A and LAPACK's copy of it:
-# compare it with twice the size of A. Blocks are read, used and dropped, so the memory
-# of our two ways should stay about the same.
+# compare it with twice the size of A. Our two ways read, use and drop each block, so
+# their memory should stay about the same.
 #
-# Now look at Dask. Both products need every chunk. A scheduler that runs the two tasks
-# of a chunk one after the other can drop the chunk. A scheduler that first runs all
-# tasks of one product keeps every chunk for the other product, rather than read it
-# twice, and the memory grows with the rows, as it must in `dask_kept`. The output shows
-# what this version of Dask does in `dask_two_products`. `dask_one_product` removes the
-# cause: it uses each chunk for one product only.
+# Now look at Dask. Both products, A^T A and A^T b, need every chunk. A scheduler that
+# runs both tasks of a chunk one after the other can then drop the chunk. A scheduler
+# that first runs all tasks of one product must keep every chunk for the other product.
+# The memory then grows with the rows, as in `dask_kept`. The output shows what this
+# version of Dask does in `dask_two_products`. `dask_one_product` removes the cause: it
+# uses each chunk for one product only.
 #
-# Only `d2lpar_normal` and Dask's ways read the file once and compute one Gram matrix;
-# CGLS reads the file once per step. The last line compares single solves, so we call a
-# way faster only if it is so at all three sizes.
+# Compare times only between `d2lpar_normal` and Dask's ways, which read the file once
+# and compute one Gram matrix. The last line compares single solves, so we call a way
+# faster only if it is faster at all three sizes.
 #
 # ## Which method?
 #
 # The memory of blocks does not grow with the rows. However, some methods need memory
-# that grows with n^2. Let us count the n x n matrices that a method holds at its peak,
-# for n = 1,000 and blocks of a quarter of such a matrix.
+# that grows with n^2. Let us express the peak of each method in n x n matrices, for n =
+# 1,000 and blocks of a quarter of such a matrix.
 
 
 # %%
@@ -312,25 +309,26 @@ for method in ("cgls", "normal", "tsqr"):
 del problems
 
 # %% [markdown]
-# Two blocks on each device account for one such matrix. CGLS keeps no n x n matrix. The
-# remaining memory of CGLS therefore consists of copies of blocks and of buffers of the
-# libraries. The other two methods need these as well. `normal` adds a sum on each
-# device, products that wait to be added to it, and the Cholesky factor; `tsqr`
-# factorises a block together with its triangle, and adds LAPACK's copies. For n =
-# 10,000 one such matrix takes `8 * 10_000**2 / 1e9 = 0.8 GB`. The difference between a
-# method and `cgls`, times 0.8 GB, therefore estimates what its n x n matrices need
-# there: a difference of 5, for example, means 4 GB. Smaller blocks do not reduce them,
-# but they do reduce the memory of CGLS.
+# Two blocks on each device account for one such matrix. CGLS keeps no n x n matrix, so
+# the rest of its memory consists of copies of blocks and of buffers of the libraries.
+# The other methods need these as well. `normal` adds a sum on each device, products
+# that wait to be added, and the Cholesky factor. `tsqr` factorises a block together
+# with its triangle, and adds LAPACK's copies.
 #
-# The time differs, too. `normal` and `tsqr` read the file once but do at least
-# `n / 4 = 2,500` times the arithmetic of a CGLS pass; CGLS reads the file once per
-# step. CGLS is therefore the method for many columns and little memory, and `normal`
-# for few columns and a slow disk.
+# For n = 10,000 an n x n matrix takes `8 * 10_000**2 / 1e9 = 0.8 GB`. The difference
+# between a method and `cgls`, times 0.8 GB, estimates what the n x n matrices of the
+# method need there. A difference of 5, for example, means 4 GB. Smaller blocks do not
+# reduce these matrices, but they reduce the memory of CGLS.
+#
+# The time differs, too. `normal` and `tsqr` read the file once, and CGLS once per step.
+# However, they need at least `n / 4 = 2,500` times the arithmetic of a CGLS pass. CGLS
+# is therefore the method for many columns and little memory, and `normal` for few
+# columns and a slow disk.
 #
 # ## Measured
 #
-# We begin with the size that the notes meant to solve, and with our record of it: CGLS
-# on two contexts, three times.
+# We begin with our record of the size that the notes meant to solve: CGLS on two
+# contexts, three times.
 
 # %%
 run = chapter.record("least_squares_large/book-cgls-cpu2.jsonl")
@@ -346,9 +344,9 @@ print(f"memory of the process: at most {peak:,.0f} MB")
 
 # %% [markdown]
 # The whole process, libraries included, never held as much as one sixth of A. The
-# residual is another check of Chapter 8, whose formula expects 86.61 for 10,000
-# columns; other random numbers vary it by about 0.14. The notes print 90.83 [1], which
-# belongs to 1,000 columns.
+# residual agrees with the formula of Chapter 8, which expects 86.61 for 10,000 columns;
+# other random numbers vary it by about 0.14. The notes print 90.83 [1], which belongs
+# to 1,000 columns.
 #
 # Now we run CGLS from a smaller file on your machine, on one device and on two. The
 # record contains the peak of resident memory, too.
@@ -372,10 +370,10 @@ if __name__ == "__main__":
 chapter.score()
 
 # %% [markdown]
-# In a step each block is used twice, for two products of little arithmetic. We
-# therefore expect disk and memory bandwidth, which two contexts share, to set the time,
-# and a ratio near 1. A second GPU would add memory bandwidth, but both would read from
-# the same disk.
+# A step uses each block for two products of little arithmetic. We therefore expect disk
+# and memory bandwidth to set the time. Two contexts share both, so the ratio should be
+# near 1. A second GPU would add memory bandwidth, but both would read from the same
+# disk.
 #
 # ## Summary
 #
@@ -383,11 +381,10 @@ chapter.score()
 # > being read) and a few vectors of n and m numbers; the normal equations add several n
 # > x n matrices, which the cell above counts. Neither holds A.
 #
-# Of a matrix in a file, only a few blocks have to be in memory at a time. The sums and
-# the traffic do not grow with the rows. A method that passes over the rows many times
-# reads the file many times, and one that passes once needs n x n numbers. Memory can
-# also grow with the rows where a scheduler keeps a chunk for a later task. Measure the
-# peak, in a new process.
+# The sums and the traffic do not grow with the rows. A method with many passes reads
+# the file many times, and a method with one pass needs n x n numbers. Memory can also
+# grow with the rows where a scheduler keeps a chunk for a later task. Measure the peak,
+# in a new process.
 #
 # ## Exercises
 #
@@ -402,17 +399,17 @@ chapter.score()
 #    `resident_bytes=0`. *(The notes print 90.83, and the formula of Chapter 8 expects
 #    90.87. With other random numbers the result varies by about 0.13.)*
 # 4. Normal equations in blocks: change `products` to sum `block.T @ block` and
-#    `block.T @ b`, and solve once. *(The same x after a single pass, with one
-#    all-reduce of `n^2 + n` numbers in place of one of `n + 1` per pass.)*
+#    `block.T @ b`, and solve once. *(The x is the same after a single pass. One
+#    all-reduce of `n^2 + n` numbers replaces one of `n + 1` per pass.)*
 # 5. Read twice rather than keep: give `dask_two_products` two calls of `compute()`, one
 #    per product. *(The file is read twice. Each call uses a chunk for one product, so
-#    no chunk has to wait, and the memory need not grow.)*
+#    the memory need not grow.)*
 # 6. A page cache is not a disk. Time a pass over the file. Then ask the system to
-#    forget the file, and time a pass again: `os.posix_fadvise(f.fileno(), 0, 0,
-#    os.POSIX_FADV_DONTNEED)` for the open file `f`, after `os.fsync(f.fileno())`. *(A
-#    file that was just written is still in memory, so the first pass measures memory.
-#    The second reads the disk, unless the folder is itself in memory, as `/dev/shm`
-#    is.)*
+#    forget the file, and time a pass again:
+#    `os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)` for the open file `f`,
+#    after `os.fsync(f.fileno())`. *(A file that was just written is still in memory, so
+#    the first pass measures memory. The second reads the disk, unless the folder itself
+#    is in memory, as `/dev/shm` is.)*
 #
 # ## Sources
 #

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Inference in low precision
 #
-# What does a trained network lose if its numbers have 8 bits instead of 32? And what
+# What does a trained network lose if its numbers have 8 bits instead of 32, and what
 # does it gain? According to a published wiki page on GPUs [1], a T4 computes 8.1 TFLOPS
 # in float32 and **130 TOPS** in INT8, a factor of 16. BERT loses 6.43 % of its score in
-# INT8, and at most 0.67 % if its activations are clipped at 10.
+# INT8, and at most 0.67 % if its activations are *clipped* at 10, so that larger ones
+# become 10.
 #
 # ![Above, eight numbers between 0 and 1 on a line with eight codes, one number at each
 # code. Below, one number is 8, and the others share the codes 0 and
@@ -13,10 +14,10 @@
 # **In one sentence.** INT8 leaves a tensor at most 255 steps, so one outlier takes away
 # the resolution of all other numbers, which clipping or equalising partly restores.
 #
-# The drawing shows why clipping can help. In INT8 all numbers of a tensor share one
-# scale, so a single large number takes away the resolution of all others. In this
-# chapter we round LeNet to bfloat16 and to INT8 by hand, compare with MXNet's own
-# quantization, give the network an outlier like BERT's, and remove it.
+# All numbers of a tensor share one scale, so clipping can help, as the drawing shows.
+# In this chapter we round LeNet to bfloat16 and to INT8 by hand, and compare with
+# MXNet's own *quantization*, as rounding to integers is called. Then we give the
+# network an outlier like BERT's, and remove it.
 #
 # Run this chapter as a notebook, or `python chapters/low_precision.py --num-devices 1`.
 
@@ -64,9 +65,9 @@ chapter.answer("257 in bfloat16", to_bfloat16([257.0])[0])
 # %% [markdown]
 # Together with the leading 1, which is not stored, there are 8 significant bits. From
 # 256 to 512 neighbouring numbers therefore differ by 2, and 257 becomes 256. In decimal
-# digits `8 * log10(2) = 2.4` are left: pi becomes 3.140625. The range is the range of
-# float32, because the exponent has the same number of bits. In contrast, float16 has 5
-# bits of exponent and ends at 65,504.
+# digits `8 * log10(2) = 2.4` are left: pi becomes 3.140625. The exponent and therefore
+# the range are those of float32. In contrast, float16 has 5 bits of exponent and ends
+# at 65,504.
 #
 # ## INT8: integers with one scale
 #
@@ -95,9 +96,8 @@ assert off <= step / 2 * 1.001
 
 # %% [markdown]
 # A product of integers is exact, and a sum of such products fits into 32 bits if it has
-# at most `2**31 / (255 * 127) = 66,311` terms. The two scale factors are applied once,
-# to the final sum. (The wiki [1] quotes 8.1 TFLOPS for a T4 in float32, and 130 TOPS
-# with quantised operations.)
+# at most `2**31 / (255 * 127) = 66,311` terms. The scales (steps) of both factors are
+# applied once, to the final sum.
 
 # %%
 h = np.random.uniform(size=(4, 128))
@@ -114,11 +114,11 @@ print(f"scores off by {off:.3f} of {largest:.1f}")
 # ## LeNet in INT8, by hand
 #
 # Each convolution and each dense layer receives its input and its weights in INT8. The
-# limits of the weights are known. The limits of an input depend on the batch: either we
-# scan each batch for its largest number, or we find the limits in advance with some
-# training images, which is called *calibration*. Weights can also have one scale *per
-# output channel* instead of one per tensor, since a scale that is constant within a sum
-# can be applied after it.
+# limits of the weights, their largest magnitudes, are known. The limits of an input
+# depend on the batch. Either we scan each batch for its largest number, or we find the
+# limits in advance with some training images, which is called *calibration*. Weights
+# can also have one scale *per output channel* instead of one per tensor, since a scale
+# that is constant within a sum can be applied after it.
 #
 # *Predict before you run*: for how many of 1,000 test images does INT8 choose another
 # class than float32?
@@ -191,21 +191,21 @@ chapter.answer("of 1,000 images in another class", round(changed), exact=False)
 # %% [markdown]
 # Rounding changes a score by a small amount, so only images near a boundary between two
 # classes change their class. Some of them become right, others become wrong, and others
-# were wrong and remain so. Suppose that d images change their class independently of
-# each other, and that on average equal numbers become right and wrong. Then the number
-# of right images changes with a standard deviation of at most `sqrt(d)`. We speak of a
-# loss only if the difference is above `2 * sqrt(d)`, which chance then rarely exceeds.
-# Similar images may change together, because they are rounded to the same steps. The
-# effect of chance is then larger.
+# were wrong and remain so. Suppose that d images change their class independently, and
+# that on average equal numbers become right and wrong. Then the number of right images
+# changes with a standard deviation of at most `sqrt(d)`. We speak of a loss only if the
+# difference is above `2 * sqrt(d)`, which chance rarely exceeds. If similar images
+# change together, because they are rounded to the same steps, the effect of chance is
+# larger.
 #
 # ## MXNet's own quantization, and its speed
 #
 # Our version rounds the numbers but computes in float32, so it shows the loss of
-# accuracy, not the gain in speed. MXNet replaces the operators by integer ones. It
+# accuracy, not the gain in speed. MXNet replaces the operators by integer ones and
 # offers two calibrations. "naive" uses the largest number seen, as we do. "entropy"
 # picks the clipping threshold for which the distribution of the quantized numbers is
-# nearest to the original one, in the sense of the Kullback-Leibler divergence. Without
-# calibration ("none"), MXNet scans every batch for its range.
+# nearest to the original one in Kullback-Leibler divergence. Without calibration
+# ("none"), MXNet scans every batch for its range.
 #
 # Each precision runs in its own process, because some of them crash MXNet.
 
@@ -229,22 +229,22 @@ for name, (test_acc, agreement) in by_hand.items():
         assert abs(agreement - rows[name].agreement) <= 0.05
 
 # %% [markdown]
-# The lines below the table name the reason for each row without numbers. They also
-# compare MXNet with our version. The accuracies agree within 0.03. The speed depends on
-# whether the processor has instructions for the type. The rows are measured one after
-# the other, each in one process. Compare their speeds only if they differ by more than
+# The lines below the table name the reason for each row without numbers, and compare
+# MXNet with our version. The accuracies agree within 0.03. The speed depends on whether
+# the processor has instructions for the type. The rows are measured one after the
+# other, each in one process. Compare their speeds only if they differ by more than
 # equal runs do, and if the order is the same when you run the cell again. The column
 # "bytes" shows that MXNet does not keep all weights in INT8: on CPUs its convolutions
 # keep theirs in float32 and round them when they first run.
 #
 # ## What an outlier costs
 #
-# To imitate BERT, we give LeNet an outlier: we scale one channel of the first
-# convolution by 128, and the weights that use this channel by 1/128. In float32 the
-# function stays the same. This is possible because ReLU and average pooling let a
-# positive factor through. The same transformation can also remove an outlier: to
-# *equalise* the channels, we choose the factors such that the weights before and after
-# are equally large [2].
+# To imitate BERT, we give LeNet an outlier: we *stretch* one channel of the first
+# convolution by 128, and scale the weights that use this channel by 1/128. In float32
+# the function stays the same, because ReLU and average pooling let a positive factor
+# through. The same transformation can also remove an outlier. To *equalise* the
+# channels, we choose the factors such that the weights before and after are equally
+# large [2].
 
 
 # %%
@@ -281,7 +281,7 @@ def equalize(params):
 # factor of 128, the rest shares `255 / 128 = 2` of them. With a sign it would be one
 # step.
 #
-# We try three remedies. We *clip* the limit of the outlier's tensor, use one scale *per
+# We try three remedies: *clip* the limit of the outlier's tensor, use one scale *per
 # channel* for the weights, or *equalise*.
 #
 # *Predict before you run*: which network agrees least with float32: with the full limit
@@ -307,14 +307,14 @@ assert equalised[1] > max(*agreements.values(), per_channel[1])
 
 # %% [markdown]
 # A cut trades the error of one channel for the resolution of the nineteen others. The
-# channel that we have stretched, and now clip, has the largest weight in the next
-# layer. A deep cut should therefore do more damage than the outlier: compare the row "x
-# 0.1" with the row "x 1".
+# channel that we stretch and clip has the largest weight in the next layer. A deep cut
+# should therefore do more damage than the outlier: compare the row "x 0.1" with the row
+# "x 1".
 #
 # Scales per channel remove the outlier from the *weights* of the first convolution,
-# where it is an output channel. They do not remove it from the *input* of the second
-# convolution, which is still a single tensor. Equalising removes it from both, at no
-# cost when the network runs, and agrees best.
+# where it is an output channel, but not from the *input* of the second, which is still
+# a single tensor. Equalising removes it from both, at no cost when the network runs,
+# and agrees best.
 #
 # The histogram shows what the shared step means for the other channels.
 
@@ -352,9 +352,9 @@ chapter.show(figure, "outlier")
 # ## Accuracy lost
 #
 # With 1,000 images a difference of a few tenths of a point means little. We therefore
-# read the record of a network that was trained and tested on all of Fashion-MNIST, with
-# 10,000 test images ([table](../figures/low_precision/book-1thread-results.txt)). For
-# each row we compare the loss with `2 * sqrt(d)`, where d images have changed their
+# read the record of a network that was trained on all of Fashion-MNIST and tested on
+# its 10,000 test images ([table](../figures/low_precision/book-1thread-results.txt)).
+# For each row we compare the loss with `2 * sqrt(d)`, where d images have changed their
 # class. (BERT's losses above are in per cent of a score, ours in points of accuracy.)
 #
 # *Predict before you run*: how many points of accuracy does calibrated INT8 ("naive")
@@ -383,20 +383,20 @@ chapter.score()
 
 # %% [markdown]
 # Without an outlier, and after equalising, calibrated INT8 with one scale per tensor
-# loses a few tenths of a point at most. This is small, but in two of these four rows it
-# is above `2 * sqrt(d)`, so it is unlikely to be chance alone. With one scale per
-# channel the loss is below it. With the outlier, "naive" loses more than ten points,
-# and the clipping of "entropy" saves about half of them. How could one have known?
-# Nineteen of twenty channels are left with two steps.
+# loses a few tenths of a point at most. In two of these four rows the loss is above
+# `2 * sqrt(d)`, so it is unlikely to be chance alone. With one scale per channel the
+# loss is below it. With the outlier, "naive" loses more than ten points, and the
+# clipping of "entropy" saves about half of them. How could one have known? Nineteen of
+# twenty channels are left with two steps.
 #
 # Without calibration the network with the outlier loses even more. A candidate for the
-# cause is the type: MXNet uses the signed one where it has no limits, so the other
-# channels are left with one step instead of two. Exercise 4 tests it. Calibration also
-# matters for the speed: "naive" is more than twice as fast as "none".
+# cause is the type. MXNet uses the signed type where it has no limits, so the other
+# channels are left with one step instead of two. Exercise 4 tests this. Calibration
+# also matters for the speed: "naive" is more than twice as fast as "none".
 #
 # ## On a GPU
 #
-# On an H100 the picture differs. The next cell prints the speeds of the record and, for
+# On an H100 the results differ. The next cell prints the speeds of the record and, for
 # each precision that did not run, MXNet's message.
 
 # %%
@@ -408,18 +408,16 @@ for row in gpu.lines_of(PrecisionRecord):
         print(fill(f"{row.precision}: {said}", 88))
 
 # %% [markdown]
-# The rule tells no speedup of float16 over float32 there. Casts between the types are
-# added, and the operators are short.
+# The rule of Chapter 4 tells no speedup of float16 over float32 there.
 #
-# LeNet does not run in INT8 there. With one scale per channel, MXNet refuses it on any
-# GPU. With one scale per tensor, its convolution on GPUs requires that the numbers of
-# input channels and of filters be multiples of 4. The message names the first
-# condition, and the source of the operator (`quantized_conv.cc`) names both conditions.
-# LeNet's images have one channel, and its second convolution has 50 filters. Three more
-# channels and two more filters of zeros would satisfy the conditions without changing
-# the function. However, this network was not run on a GPU. We therefore do not know
-# whether MXNet's INT8 works there, nor how fast it is, and the wiki's factor of 16
-# remains untested.
+# LeNet does not run in INT8. With one scale per channel, MXNet refuses it on any GPU.
+# With one scale per tensor, its convolution on GPUs requires that the numbers of input
+# channels and of filters be multiples of 4. The message names the first condition, and
+# the source of the operator (`quantized_conv.cc`) names both. LeNet's images have one
+# channel, and its second convolution has 50 filters. Three more channels and two more
+# filters of zeros would satisfy the conditions without changing the function. However,
+# we did not run this network on a GPU. We therefore do not know whether MXNet's INT8
+# works there, nor how fast it is. The wiki's factor of 16 remains untested.
 #
 # ## All precisions, measured
 #
@@ -433,10 +431,10 @@ if __name__ == "__main__":
 # %% [markdown]
 # First check that the machine was idle. The trained, the stretched and the equalised
 # network do the same work, so their three rows of "int8-naive" show how much the speed
-# of this machine varied during the run. Ignore a ratio of two precisions that is closer
-# to 1 than the ratios of these rows. Two precisions differ in speed if the last line
-# says so, and in accuracy by the rule of `2 * sqrt(d)`. The file `results.txt` of the
-# run names the reason for each row without numbers.
+# of this machine varied. Ignore a ratio of two precisions that is closer to 1 than the
+# ratios of these rows. Two precisions differ in speed if the last line says so, and in
+# accuracy by the rule of `2 * sqrt(d)`. The file `results.txt` of the run names the
+# reason for each row without numbers.
 #
 # ## Summary
 #
@@ -446,9 +444,8 @@ if __name__ == "__main__":
 #
 # bfloat16 keeps the range and 8 significant bits, and needs no calibration. INT8 has
 # one step per tensor, so everything depends on the limits, which calibration finds in
-# advance. An outlier takes away the resolution of its whole tensor. Clipping trades one
-# error for another. Equalising removes an outlier that belongs to one channel. We
-# report the loss of accuracy relative to float32 together with the size of a chance
+# advance. Clipping trades one error for another. Equalising removes an outlier that
+# belongs to one channel. We compare a loss of accuracy with the size of a chance
 # fluctuation.
 #
 # ## Exercises
@@ -456,10 +453,10 @@ if __name__ == "__main__":
 # 1. **Fewer bits.** Give `to_int8` 2^(bits - 1) - 1 steps (2^bits - 1 if no number is
 #    negative) for 8 down to 2 bits. At how many bits does the agreement with float32
 #    fall below 0.95? *(At 4 bits. Each bit less doubles the step and therefore the
-#    rounding error. Once the error of a score is similar to the distance of the best
-#    two classes, the agreement falls quickly.)*
+#    rounding error. The agreement falls quickly once the error of a score is similar to
+#    the distance of the best two classes.)*
 # 2. *On paper.* LeNet has 129,068 parameters, 25,250 of them in the convolutions. How
-#    many bytes are they in float32, bfloat16 and INT8? Why has MXNet's INT8 network
+#    many bytes do they take in float32, bfloat16 and INT8? Why has MXNet's INT8 network
 #    204,850 bytes? *(`4 * 129,068 = 516,272`, half of it, and 129,068. MXNet keeps the
 #    convolutions in float32: `4 * 25,250 + 103,818 = 204,818` bytes. The other 32 bytes
 #    are the limits of the dense layers in float32: two limits for the weights and two

@@ -2,9 +2,9 @@
 # # Running out of memory
 #
 # How much memory does a training need, and what happens if there is less? The author of
-# a published wiki page on GPUs [1] filled the **14.7 GB** of a Tesla T4 and got an
-# error that does not mention memory, `cuMemcpyHtoD results in
-# CUDA_ERROR_INVALID_VALUE`. Leaving Python returned all of the memory.
+# a published wiki page on GPUs [1] filled the **14.7 GB** of a Tesla T4. The error did
+# not mention memory: `cuMemcpyHtoD results in CUDA_ERROR_INVALID_VALUE`. Leaving Python
+# returned all of the memory.
 #
 # ![The memory of LeNet with 256 images, on one device and on each of
 # two](../docs/drawings/memory-of-a-device.svg)
@@ -12,11 +12,10 @@
 # **In one sentence.** Counted by their shapes, the outputs of layers and their
 # gradients take most of the memory of LeNet's training, and they grow with the batch.
 #
-# The drawing counts the arrays by their shapes and is to scale. By this count most of
-# the memory holds neither the parameters nor the images, but the outputs of the layers
-# and their gradients. In this chapter we count the outputs before a training runs,
-# compare the count with measurements, and discuss three ways to need less. Finally we
-# let a training fail and look at what remains.
+# The drawing is to scale and counts the arrays by their shapes. In this chapter we
+# count the outputs before a training runs, compare the count with measurements, and
+# discuss three ways to need less. Finally we let a training fail and look at what
+# remains.
 #
 # Run this chapter as a notebook, or `python chapters/memory.py --devices auto`.
 
@@ -42,16 +41,15 @@ MIB = 2**20  # bytes
 # %% [markdown]
 # ## Count before the run
 #
-# Backpropagation uses what the forward pass has computed. The gradient of a
-# convolution's weights needs the input of the convolution, and the gradient of a ReLU
-# needs to know where its output is positive. A simple rule is therefore that a training
-# keeps the output of each layer, for every image of the batch, until the backward pass
-# has used it. We pass one image through LeNet to see how many numbers these are, and
-# test the rule afterwards.
+# Backpropagation uses the results of the forward pass. The gradient of a convolution's
+# weights depends on the input of the convolution, and the gradient of a ReLU on where
+# its output is positive. A simple rule is therefore that a training keeps the output of
+# each layer, for every image of the batch, until the backward pass has used it. We pass
+# one image through LeNet to count these numbers, and test the rule afterwards.
 #
-# *Predict before you run*: LeNet has 129,068 parameters, half a megabyte in float32. By
-# what factor do the outputs of all layers need more memory than the parameters, for a
-# batch of 256 images?
+# *Predict before you run*: LeNet has 129,068 parameters, half a megabyte in float32.
+# For a batch of 256 images, how many times the memory of the parameters do the outputs
+# of all layers need?
 
 # %%
 chapter.predict("times as much for the outputs", None)  # write your number for None
@@ -89,13 +87,13 @@ chapter.show(figure, "memory-by-layer")
 
 # %% [markdown]
 # The factor is `256 * 40,370 / 129,068`. The first convolution and its ReLU account for
-# two thirds of the outputs. The outputs grow with the batch, the parameters do not.
+# two thirds of the outputs. The outputs grow with the batch, but the parameters do not.
 #
 # The package counts by the same rule; `d2lpar run NAME --dry-run` prints the estimate.
-# It adds Python and its libraries, the data set, the gradients of the parameters, and
-# the gradients of the two largest outputs, which the backward pass needs at the same
-# time. The evaluation takes the test images in larger batches and needs two of the
-# largest outputs as well.
+# It adds Python and its libraries, the data set, and the gradients of the parameters.
+# It also adds the gradients of the two largest outputs, which the backward pass needs
+# at the same time. The evaluation takes the test images in larger batches and needs two
+# of the largest outputs as well.
 
 # %%
 need = estimate.lenet_need(global_batch_size=256, num_devices=1)
@@ -107,14 +105,14 @@ assert counted == kept
 # ## Measure
 #
 # Does the rule hold? After the forward pass the outputs are kept, and their gradients
-# do not exist yet. We therefore read the resident memory of a process, which is the
-# memory that it occupies at the moment, before and after it has passed 3,000 images
-# through LeNet. Each measurement runs in a fresh process. There MXNet has one temporary
-# buffer instead of 256, and the C library returns arrays of 1 MB or more to the system
-# as soon as they are freed, so the resident memory is the memory of the arrays.
+# do not exist yet. *Resident memory* is the memory that a process occupies at the
+# moment. We read it before and after a fresh process has passed 3,000 images through
+# LeNet. In this process MXNet has one temporary buffer instead of 256, and the C
+# library returns arrays of 1 MB or more to the system as soon as they are freed. The
+# resident memory is then the memory of the arrays.
 #
-# *Predict before you run*: which share of the outputs that we have counted is still in
-# memory after the forward pass? Which gradients need the output of a convolution?
+# *Predict before you run*: which share of the counted outputs is still in memory after
+# the forward pass? Which gradients need the output of a convolution?
 
 # %%
 chapter.predict("% of the counted outputs", None)
@@ -159,17 +157,18 @@ chapter.answer("% of the counted outputs", 100 * left / counted)
 # needs the input and the weights, but not the output. A framework can therefore free
 # the outputs of both convolutions as soon as the ReLU has used them. (The same holds
 # for the 138 outputs of the dense layers, which we neglect.) Then
-# `39,586 - 13,520 - 4,050 = 22,016` numbers are left, and the share is
-# `22,016 / 39,586 = 56 %`. The cell names the case to within a tenth. "Neither" has two
+# `39,586 - 13,520 - 4,050 = 22,016` numbers are left, a share of
+# `22,016 / 39,586 = 56 %`.
+#
+# The cell accepts a case if the measurement is within a tenth of it. "Neither" has two
 # possible causes: MXNet frees only one of both outputs, or the process holds additional
 # arrays, for example copies in a different layout.
 #
-# During the backward pass more memory is needed. We train one step with 1,000 and one
-# with 3,000 images, each in a fresh process, and read the peak of the resident memory.
-# The difference of the peaks is due to 2,000 images.
+# The backward pass needs more memory. We train one step with 1,000 and one with 3,000
+# images, each in a fresh process, and read the peak of the resident memory. The
+# difference of the peaks is due to 2,000 images.
 #
-# How many times the 4 bytes per number that we have counted does an image need at the
-# peak?
+# How many times the 4 bytes per counted number does an image need at the peak?
 
 # %%
 PEAK = """
@@ -196,11 +195,11 @@ print(f"{measured / (4 * per_image):.2f} times the count")
 # With the two largest gradients, our rule suggests a factor of
 # `(40,370 + 2 * 13,520) / 40,370 = 1.67`. Without the outputs that can be freed, only
 # `784 + 22,016` numbers are kept, and the factor is
-# `(22,800 + 2 * 13,520) / 40,370 = 1.23`. The last line counts what the peak holds
-# beyond the outputs that we have measured and the two gradients: arrays of which our
-# list knows nothing, such as the working memory of a convolution's algorithm. A factor
-# near 1.67 is then a coincidence, because the rule counts some arrays that are freed
-# and omits others.
+# `(22,800 + 2 * 13,520) / 40,370 = 1.23`. The line "beyond what is kept" counts what
+# the peak holds beyond the measured outputs and the two gradients: arrays that are not
+# in our list, such as the working memory of a convolution's algorithm. A factor near
+# 1.67 is then a coincidence, because the rule counts some arrays that are freed and
+# omits others.
 #
 # How far can one trust such an estimate? The project has measured whole trainings on
 # CPU contexts ([record](../figures/benchmarks/memory.jsonl)) and on an H100
@@ -223,19 +222,19 @@ print(f"{sum(r > 1 for r in ratios.values())} of {len(ratios)} are above 1")
 
 # %% [markdown]
 # The estimate is not a bound: some trainings needed more, and large batches on two
-# contexts needed less. As we have seen, it counts outputs that need not be kept, and it
-# cannot count what an algorithm needs. It shows whether a batch fits with room to
-# spare, and no more. The constants for GPUs were fitted to such measurements on an
-# H200, so their agreement proves little about other networks.
+# contexts needed less. It counts outputs that need not be kept, and omits what an
+# algorithm needs. It only shows whether a batch fits with room to spare. The constants
+# for GPUs were fitted to such measurements on an H200, so their agreement proves little
+# about other networks.
 #
 # ## Three ways to need less
 #
 # The outputs are proportional to the images per device. More *devices* therefore reduce
 # the memory of each device. *Micro-batches* reduce it, too: one device processes the
-# batch in parts, one after the other, and adds up the gradients. They sum to the
-# gradient of the whole batch, unless a layer uses the whole batch. BatchNorm normalises
-# each part by its own mean. The generator of Chapter 10 contains BatchNorm, so
-# micro-batches would change its training.
+# batch in parts, one after the other, and adds up the gradients. Their sum is the
+# gradient of the whole batch, unless a layer uses the whole batch. BatchNorm, for
+# example, normalises each part by its own mean. The generator of Chapter 10 contains
+# BatchNorm, so micro-batches would change its training.
 #
 # The third way is *gradient checkpointing*. We keep the outputs of a few layers only,
 # and compute all other outputs again during the backward pass. To do so by hand, we run
@@ -284,13 +283,12 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 
 # %% [markdown]
 # The gradients agree with the gradients of the whole network. While the first half is
-# repeated, `784 + 2 * 13,520 + 3,380` outputs are kept by our rule. (The output at the
-# cut and its gradient wait in the meantime, `2 * 3,380` numbers that we have not
-# counted.) The two largest outputs of LeNet lie on the same side of the cut. They are
-# kept together, so the saving is small. It is larger if many layers are similar: with n
-# of them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept
-# instead of n, for at most one more forward pass [2]. PyTorch offers this as
-# `torch.utils.checkpoint`.
+# repeated, `784 + 2 * 13,520 + 3,380` outputs are kept by our rule. (Meanwhile the
+# output at the cut and its gradient wait, `2 * 3,380` numbers that we have not
+# counted.) The two largest outputs of LeNet lie on the same side of the cut, so the
+# saving is small. With n similar layers and a cut after every `sqrt(n)`-th, about
+# `2 * sqrt(n)` outputs are kept instead of n, for at most one more forward pass [2].
+# PyTorch offers this as `torch.utils.checkpoint`.
 #
 # ## At the limit
 #
@@ -308,11 +306,10 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 #     mx.gpu(0).empty_cache()                       # the pool of a GPU
 #     ctypes.CDLL("libc.so.6").malloc_trim(0)       # the pool of the C library
 #
-# We need three controls. In the first control the process may allocate so much that
-# nothing fails. The second and the third control have the limit but do not call
-# `release`. The second control drops the errors. The third control keeps them in a
-# list, as a notebook keeps the last error in `sys.last_traceback`. This program carries
-# out one variant:
+# We need three controls. The first has so high a limit that nothing fails. The second
+# and the third have the limit of `300 * MIB` but do not call `release`. The second
+# drops the errors. The third keeps them in a list, as a notebook keeps the last error
+# in `sys.last_traceback`. This program carries out one variant:
 
 # %%
 AT_THE_LIMIT = """
@@ -396,32 +393,32 @@ assert all(line for variant in list(variants)[1:] for _, line, _ in rows[variant
 # %% [markdown]
 # The answer shows whether `release` was necessary here. The message of the first
 # failure advises a batch from our estimate, which also counts the outputs that MXNet
-# frees. The advice is therefore cautious, and a larger batch can train, as the rows for
-# 500 images show.
+# frees. The advice is therefore cautious: a larger batch can train, as the rows for 500
+# images show.
 #
-# What remains in memory? What `release` returns was held by the error: its traceback
-# holds the arrays that were made before the failing allocation, which may be few. To
-# find memory that is lost, the last lines compare *errors kept, release* with *no
+# What remains in memory? The memory that `release` returns was held by the error, whose
+# traceback refers to the arrays made before the failing allocation. These may be few.
+# To find memory that is lost, the last lines compare *errors kept, release* with *no
 # failure*, in which the same batches trained. Each variant is a single process, so we
 # ignore less than half of an output of the first convolution. A larger remainder is
 # held neither by the errors, whose frames have been cleared, nor by pending work.
 #
-# So what is `release` for? It returns what a program keeps by accident. On a GPU it
-# also empties MXNet's pool, but CUDA keeps the error of the failed allocation and
-# reports it for later kernels: there only a new process helps.
+# So what is `release` for? It returns memory that a program keeps by accident. On a GPU
+# it also empties MXNet's pool. However, CUDA keeps the error of the failed allocation
+# and reports it for later kernels, so there only a new process helps.
 #
-# There is a reason, however, not to go on in the same process. When MXNet fails to
-# enlarge one of its temporary buffers, it continues with the *address that it has just
-# freed* (`GetSpace` in its `src/resource.cc`), and the results can be wrong without an
-# error. Our experiment avoids this by a training with 2,000 images before the limit is
-# set. Ending the process always works, because the operating system reclaims all of its
+# Even on a CPU one should not go on in the same process. When MXNet fails to enlarge
+# one of its temporary buffers, it continues with the *address that it has just freed*
+# (`GetSpace` in its `src/resource.cc`), and the results can be wrong without an error.
+# Our experiment avoids this by a training with 2,000 images before the limit is set.
+# Ending the process always works, because the operating system reclaims all of its
 # memory, leaks included. This is one reason why `d2lpar run` measures each number of
 # devices in a separate process.
 #
-# On a GPU the memory is separate and there is no swapping. CUDA's context and the
-# workspaces of cuDNN are added to the arrays. The estimate contains both
-# (`kind="gpu"`). Finally, we print how much memory is free on the devices of this
-# machine. CPU contexts share the memory of the host, so they show the same number.
+# On a GPU the memory is separate and there is no swapping. The estimate for a GPU
+# (`kind="gpu"`) also contains CUDA's context and the workspaces of cuDNN. Finally, we
+# print how much memory is free on the devices of this machine. CPU contexts share the
+# memory of the host, so they show the same number.
 
 # %%
 here = devices.parse("auto")
@@ -437,17 +434,17 @@ for device, free in zip(here, estimate.free_memory(here)):
 # > `4 * 256 * 40,370 = 41.3e6`, or `80 * 4 * 129,068`. The gradients of the largest
 # > outputs are added at the peak.
 #
-# A training keeps outputs of its layers for each image of its shard, namely those that
-# the gradients need. More devices, micro-batches and checkpointing reduce them.
-# Micro-batches change the result if a layer uses the whole batch. After a failure,
-# errors can hold memory that `release` returns, and other memory may remain that it
-# does not return. Ending the process returns all of it.
+# A training keeps those outputs of its layers that the gradients need, for each image
+# of its shard. More devices, micro-batches and checkpointing reduce them. Micro-batches
+# change the result if a layer uses the whole batch. After a failure, errors can hold
+# memory that `release` returns, and other memory may remain. Ending the process returns
+# all of it.
 #
 # ## Exercises
 #
 # 1. *On paper.* A device has 1 GiB free. For how many images do all outputs of LeNet
-#    fit? For how many images do they fit if the two largest gradients are counted as
-#    well? *(`2**30 / (4 * 40,370) = 6,649`, and `2**30 / (4 * 67,410) = 3,982`.)*
+#    fit, and for how many if the two largest gradients are counted as well?
+#    *(`2**30 / (4 * 40,370) = 6,649`, and `2**30 / (4 * 67,410) = 3,982`.)*
 # 2. *On paper.* Adam keeps two numbers for each of LeNet's 129,068 parameters. From
 #    which batch on do all outputs need more memory than parameters, gradients and
 #    Adam's numbers together? *(`4 * 129,068 / 40,370 = 12.8`: from 13 images on.)*

@@ -1,11 +1,10 @@
 # %% [markdown]
 # # Several machines: a parameter server
 #
-# How do several machines train *one* network, and when does a second machine pay? If
-# three GPUs send gradients of 160 MB to a fourth one, which adds them up and sends the
-# sums back, this takes **60 ms** over links of 16 GB/s, according to *Dive into Deep
-# Learning* (d2l) [1]. If each of the four adds up a quarter of the numbers, it takes 15
-# ms.
+# How do several machines train *one* network, and when does a second machine pay?
+# According to *Dive into Deep Learning* (d2l) [1], three GPUs need **60 ms** to send
+# gradients of 160 MB to a fourth one over links of 16 GB/s and to receive the sums. If
+# each of the four adds up a quarter of the numbers, this takes 15 ms.
 #
 # ![Workers push their gradients to a server and pull the
 # sums](../docs/drawings/parameter-server.svg)
@@ -13,11 +12,10 @@
 # **In one sentence.** Workers push gradients to a server and pull the sums, and a
 # second machine pays only if half of a step takes longer than this traffic.
 #
-# To use several processes or machines, MXNet divides the roles: *workers* compute
-# gradients, and *servers* sum them. In this chapter we write a server in a few lines,
-# start MXNet's own server with two workers, count what is sent over the network, and
-# compare two workers with one process, with compressed gradients, and with workers that
-# do not wait for each other.
+# MXNet divides the roles: *workers* compute gradients, and *servers* sum them. In this
+# chapter we write a server in a few lines, start MXNet's own server with two workers,
+# and count what is sent over the network. Then we compare two workers with one process,
+# with compressed gradients, and with workers that do not wait for each other.
 #
 # Run this chapter as a notebook, or `python chapters/multiple_machines.py --num-devices
 # 1,2`. The workers of a whole training are started by `d2lpar launch --workers 2 -- run
@@ -74,9 +72,9 @@ for batch in (5, 2):
 # ## The server sums
 #
 # A worker *pushes* the gradient of the *sum* of its samples' losses, not of their mean.
-# The server adds up what arrives under a key, and replies to a *pull* once all workers
-# have pushed. Push and pull together are an all-reduce (Chapter 1) through a separate
-# process.
+# The server adds up what arrives under a key, which names a parameter. It replies to a
+# *pull* once all workers have pushed. Push and pull together are an all-reduce
+# (Chapter 1) through a separate process.
 
 
 # %%
@@ -108,8 +106,8 @@ def gradients(X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:
 
 
 # %% [markdown]
-# Five images on two workers are three and two. The sum of what they push is the
-# gradient of all five, since a gradient is linear in the losses.
+# Two workers take three and two of five images. The sum of their pushes is the gradient
+# of all five, since a gradient is linear in the losses.
 #
 # *Predict before you run*: suppose that each worker pushed the gradient of its *mean*
 # loss, and the server averaged both means. How large would the error be, as a share of
@@ -147,16 +145,17 @@ chapter.answer("% that the average of means is off", 100 * off)
 
 # %% [markdown]
 # The average of both means weights an image by 1/6 in the larger part and by 1/4 in the
-# smaller part, instead of 1/5. The error is a tenth of the difference between the two
-# mean gradients, `(S2 / 2 - S1 / 3) / 10`, so it is 0 only if they are the same. How
-# could one have estimated it? If both mean gradients have the same length and are
-# perpendicular, the error is `sqrt(2) / 10 = 0.14` of this length, and the gradient is
-# `sqrt(0.6**2 + 0.4**2) = 0.72` of it. The share is then `0.14 / 0.72 = 20 %`. A larger
-# share means that the gradients partly cancel, or that their lengths differ.
+# smaller part, instead of 1/5. With the sums S1 and S2 of the parts, the error is
+# `(S2 / 2 - S1 / 3) / 10`, a tenth of the difference between the mean gradients. It is
+# 0 only if they are the same. How could one have estimated it? If both mean gradients
+# have the same length and are perpendicular, the error is `sqrt(2) / 10 = 0.14` of this
+# length, and the gradient is `sqrt(0.6**2 + 0.4**2) = 0.72` of it. The share is then
+# `0.14 / 0.72 = 20 %`. A larger share means that the gradients partly cancel, or that
+# their lengths differ.
 #
 # With the right sums each worker takes the step `p -= lr / 5 * sum` on its own
-# replicas. All receive the same sum, so all replicas agree. We compare W workers with
-# one device in three steps of a linear model.
+# replicas. All receive the same sum, so all replicas agree. We compare several workers
+# with one device in three steps of a linear model.
 
 
 # %%
@@ -186,9 +185,9 @@ for num_workers in (2, 3, 6):
 #
 # MXNet needs one process per role, and each reads its role from its environment. One
 # *scheduler* introduces the processes to each other, one *server* sums, and two
-# *workers* train. `d2lpar launch` sets these variables; with `--print` it only prints
-# them, for Slurm or for another terminal. The roles of a `--hosts` file are started
-# over ssh.
+# *workers* train. `d2lpar launch` sets these variables, and with `--print` only prints
+# them, for Slurm or for another terminal. It starts the roles of a `--hosts` file over
+# ssh.
 
 # %%
 clone = chapter.record("benchmarks/workers.jsonl").path.parents[2]
@@ -200,10 +199,10 @@ for role in roles:
     print(f"{role.name}:", {n: v for n, v in role.environment.items() if n in names})
 
 # %% [markdown]
-# The next cell prints the whole program of a worker and starts it twice, beside a
-# scheduler and a server. `mx.kv.create("dist_sync")` connects it to the server.
-# `pushpull` pushes a gradient and replaces it by the sum over all workers. The call is
-# asynchronous; the first read of the array blocks.
+# The next cell prints the program of a worker and starts it twice, beside a scheduler
+# and a server. `mx.kv.create("dist_sync")` connects it to the server. `pushpull` pushes
+# a gradient and replaces it by the sum over all workers. The call is asynchronous; the
+# first read of the array blocks.
 
 # %%
 print(worker.read_text(encoding="utf-8").partition('"""\n\n')[2])
@@ -229,12 +228,12 @@ folder.cleanup()
 # a push after the last pull of the *same array*, so a first gradient can overtake the
 # first pull of a parameter. A slow worker then receives a sum of gradients as its
 # weights, without an error. The package therefore waits until the first pull has
-# finished, and `tests/workers/test_group.py` checks that no worker receives a sum.
+# finished.
 #
 # ## The traffic
 #
-# In each step a worker pushes 129,068 numbers and pulls the same number. The traffic of
-# a step does not depend on the batch.
+# In each step a worker pushes 129,068 numbers and pulls the same number. This traffic
+# does not depend on the batch.
 #
 # *Predict before you run*: how many milliseconds do the pushes of two workers occupy a
 # server's link of 1 Gbit/s?
@@ -252,24 +251,22 @@ chapter.answer("ms of traffic each way", each_way)
 # Two gradients of `129,068 * 32` bits occupy the link for `8.26e6 / 1e9` seconds, and
 # the pulls do the same in the other direction. In an epoch this adds up to ten times
 # the bytes of the images. The link of the server carries the gradients of all workers,
-# so its time grows with the number of workers. A worker on the server's own machine
-# does not use the link. With N workers and one on it, `N - 1` gradients cross the link
-# each way.
+# except of a worker on its own machine. With N workers, one of them there, `N - 1`
+# gradients cross the link each way.
 #
 # If each of the N machines also runs a server for one N-th of the numbers, as each of
 # d2l's four GPUs does, a link carries `2 (N - 1) / N` gradients each way, push and pull
-# together. A ring (Chapter 7) needs no server and has the same traffic. With
-# `dist_sync` and with a ring each step needs all workers, and both can sum uneven
-# parts.
+# together. A ring (Chapter 7) has the same traffic without a server. With `dist_sync`
+# and with a ring each step needs all workers, and both can sum uneven parts.
 #
 # ## When does a second machine pay?
 #
 # A second machine saves at most half of the time of a step and adds the traffic. If
-# pushes and pulls overlap, only one direction counts. The number of gradients that
-# cross a link depends on the place of the server. `d2lpar launch` puts the first server
-# on the machine of the first worker, so one gradient crosses each way; a server on a
-# third machine receives two. We take the step from a record of one process with two
-# contexts of an AMD EPYC
+# pushes and pulls overlap, only one direction counts. The place of the server
+# determines how many gradients cross a link. `d2lpar launch` puts the first server on
+# the machine of the first worker, so one gradient crosses each way. To and from a
+# server on a third machine two gradients cross. We take the step from a record of one
+# process with two contexts of an AMD EPYC
 # ([record](../figures/seeds/multiple_gpus_concise/book-cpu2.jsonl)).
 
 # %%
@@ -286,13 +283,13 @@ for server, crossing in (("beside worker 0", 1), ("on a third machine", 2)):
 
 # %% [markdown]
 # The saving grows with the batch and the traffic does not, so the break-even is where
-# both are equal. Here we assume that the time of a step is proportional to the batch,
-# and neglect the latency of the network and the work of the server, which move the
+# both are equal. We assume that the time of a step is proportional to the batch. We
+# neglect the latency of the network and the work of the server, which move the
 # break-even up. A training that hides part of the traffic behind the backward pass
 # moves it down. On machines that are twice as fast the saving is halved, and the
 # break-even doubles.
 #
-# What does a server cost on a *single* machine, where nothing is saved? A record of
+# What does a server cost on a *single* machine, where it saves no time? A record of
 # version 0.2 has one process and two workers, each with the same number of threads in
 # all. In its third row one process also writes checkpoints.
 
@@ -307,15 +304,14 @@ for batch in ("256", "2,048"):
 
 # %% [markdown]
 # Each row has three processes, too few for the rule of Chapter 4. The last row shows
-# how little three epochs tell. The process that also writes checkpoints does more work,
-# and with 2,048 images all three of its epochs are *shorter*. So the record does not
-# measure the cost of a server. On a single machine a server saves no time. It is a way
-# to use several machines.
+# how little three epochs tell: its process does more work, but with 2,048 images all
+# three of its epochs are *shorter*. The record therefore does not measure the cost of a
+# server, whose purpose is several machines.
 #
 # ## Two bits per number
 #
-# `--compress T` pushes -T, 0 or T for each number. It keeps the rest and adds it to the
-# gradient of the next step.
+# `--compress T` pushes -T, 0 or T for each number. The worker keeps the rest and adds
+# it to the gradient of the next step.
 #
 # *Predict before you run*: the threshold is 0.5. What arrives per step, on average over
 # 100 steps, of a gradient of 0.02, and of one of 0.9?
@@ -346,7 +342,7 @@ chapter.score()
 # %% [markdown]
 # A small and steady gradient is transmitted as occasional large updates: delayed, but
 # not lost. A steady gradient above the threshold never arrives in full. At most 0.5 is
-# sent per step, so 0.9 arrives as 0.5 and the rest grows. What the workers pull is not
+# sent per step, so 0.9 arrives as 0.5 and the rest grows. The pulled sums are not
 # compressed, so the traffic is halved at best.
 #
 # ## Not waiting
@@ -377,11 +373,11 @@ chapter.show(figure, "workers")
 # Without waiting, the end is the larger of two sums of lengths. With waiting, it is the
 # sum of the larger lengths, which cannot be smaller.
 #
-# What does it cost not to wait? A worker's gradient is then of older parameters: while
-# it computed, the other worker has changed them. With two equally fast workers it is
-# one step old, with N workers N - 1. Old gradients limit the learning rate. We minimise
-# `w^2 / 2` with gradients that are some steps old, and compare with a limit from the
-# theory of delayed difference equations.
+# What does it cost not to wait? A worker's gradient is then of older parameters,
+# because the other worker has changed them in the meantime. With two equally fast
+# workers it is one step old, with N workers N - 1. Old gradients limit the learning
+# rate. We minimise `w^2 / 2` with gradients that are some steps old, and compare with a
+# limit from the theory of delayed difference equations.
 
 
 # %%
@@ -403,10 +399,9 @@ for age in (0, 1, 4, 16):
 # %% [markdown]
 # The steps converge below the limit `2 * sin(pi / (4 * age + 2))` and diverge above it,
 # here at `0.9 * limit` and `1.1 * limit`. For old gradients the limit is close to
-# `pi / (2 * age + 1)`. The age of a gradient is about the number of workers. Twice as
-# many workers therefore need about half of the learning rate, if they are many. In
-# addition, two asynchronous runs can differ, since the order of the pushes depends on
-# time.
+# `pi / (2 * age + 1)`. The age is about the number of workers, so twice as many workers
+# need about half of the learning rate, if they are many. In addition, the order of the
+# pushes depends on time, so two asynchronous runs can differ.
 #
 # Let us compare the three ways with records of two workers and a server on one machine
 # of two cores, with three seeds each
@@ -430,19 +425,18 @@ for way in ("2 bits per gradient", "dist_async"):
 
 # %% [markdown]
 # The sums send what we have computed above. Two bits per gradient send more than half
-# of it, since only the pushes are compressed. Whether they save time cannot be told,
-# and the median is higher. Not waiting is faster, by more than equal runs differ.
+# of it, since only the pushes are compressed. The rule does not tell whether they save
+# time, and the median is higher. Not waiting is faster, by more than equal runs differ.
 #
 # Compare the accuracies only as ranges of three seeds. Where ranges overlap, the
-# records do not show that a way makes the training better or worse.
+# records do not show which way trains better.
 #
 # ## When a process dies
 #
-# A synchronous sum blocks if one process dies, so a supervisor is needed. The launcher
-# monitors all processes. If one dies, it stops the rest. On one machine it restarts all
-# of them from the last checkpoint, and with two workers the result is the same to the
-# bit, which a test checks. With `dist_async` the remaining workers could continue, but
-# d2lpar restarts them as well.
+# A synchronous sum blocks if one process dies, so the launcher monitors all processes.
+# If one dies, it stops the rest. On one machine it restarts all of them from the last
+# checkpoint, and with two workers the result is the same to the bit. With `dist_async`
+# the remaining workers could continue, but d2lpar restarts them as well.
 #
 # ## One process
 #
@@ -463,26 +457,26 @@ if __name__ == "__main__":
 #
 # A parameter server is an all-reduce through a separate process: push, sum, pull.
 # Workers push gradients of summed losses and divide once by the global batch, so uneven
-# and empty parts need no special case. On one machine a server only adds work.
-# Compression reduces the pushes only. Workers that do not wait for each other finish
-# sooner, but their gradients are older, and the learning rate must allow it.
+# and empty parts need no special case. Compression reduces the pushes only. Workers
+# that do not wait for each other finish sooner, but their gradients are older, and the
+# learning rate must allow it.
 #
 # ## Exercises
 #
-# 1. *On paper.* Eight workers, a link of 10 Gbit/s at the server, gradients of 0.5 MB.
-#    How long does a step's traffic take each way, and how long in a ring of the eight?
-#    *(`8 * 0.5e6 * 8 / 10e9 = 3.2 ms`. In a ring
+# 1. *On paper.* Eight workers have gradients of 0.5 MB, and the server has a link of 10
+#    Gbit/s. How long does a step's traffic take each way, and how long in a ring of the
+#    eight? *(`8 * 0.5e6 * 8 / 10e9 = 3.2 ms`. In a ring
 #    `2 * 7 / 8 * 0.5e6 * 8 / 10e9 = 0.7 ms`, push and pull together.)*
 # 2. **Three workers.** Plan three and start them. Which sums do they pull? *(They take
 #    2, 2 and 1 images and pull the same sums as before, up to rounding.)*
 # 3. **An average instead of a sum.** Let `pull` divide by the number of workers and
-#    leave the rest. *(The gradient is divided by W, so each step is 1 / W as long. To
-#    divide by one worker's batch instead of the global batch would compensate only if
+#    leave the rest. *(The gradient is divided by W, so each step is 1 / W as long.
+#    Dividing by one worker's batch instead of the global batch would compensate only if
 #    all parts have the same size.)*
 # 4. **The threshold.** Send `steady` for 100 steps with thresholds of 5, 0.5 and 0.05.
 #    *(A threshold of 5 sends 0.9 on average, and nothing yet of 0.02. A threshold of
-#    0.05 sends 0.02, and only 0.05 of the larger gradients. A threshold below the
-#    gradients makes them all equal.)*
+#    0.05 sends 0.02, and only 0.05 of the larger gradients. A threshold below all
+#    gradients makes them equal.)*
 # 5. *On paper.* **Break-even.** A step of 256 images takes s ms on one machine, half of
 #    it on two, and a gradient of LeNet takes g ms at 1 Gbit/s. From which batch on is a
 #    second machine faster if the server is beside worker 0? *(If push and pull follow

@@ -305,7 +305,7 @@ print("accepted:", *(accepted or ["neither"]))
 # must not use write-allocate to explain other times of the same machine.
 #
 # One machine's numbers say little about other machines. Here are records of one core of
-# an AMD EPYC and of an H100, with arrays of 50,000,000 numbers, 200 MB, which are
+# an Intel Xeon and of an H100, with arrays of 50,000,000 numbers, 200 MB, which are
 # larger than the usual caches. All rows process the same amount of data, on the core
 # with one thread. A plain loop in C shows what this thread can reach, and NumPy beside
 # the H100 runs on its host. The bytes are counted for the kernel: y = 2 x reads one
@@ -348,10 +348,10 @@ chapter.answer("MXNet's update / the kernel's, on a core", ratio)
 chapter.score()
 
 # %% [markdown]
-# On the core the kernel is nearly as fast as the loop in C, to a fifth of its time. The
-# gain over MXNet is larger than the ratio of the arrays moved, `5 / 3`. Exercise 3
-# tests a candidate for the rest: MXNet puts the product `lr / n * grad` into *new
-# memory* (rule 5 of Chapter 4).
+# On the core the kernel takes at most a fifth longer than the loop in C. The gain over
+# MXNet is larger than the ratio of the arrays moved, `5 / 3`. Exercise 3 tests a
+# candidate for the rest: MXNet puts the product `lr / n * grad` into *new memory*
+# (rule 5 of Chapter 4).
 #
 # With write-allocate y = 2 x moves three arrays instead of two. The update also moves
 # three arrays, because it reads p anyway before it writes it. The printed ratio of the

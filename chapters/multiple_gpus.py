@@ -394,8 +394,8 @@ for name, shared in (("a shard per device", list), ("four shards", in_four)):
 # change the order of the sums within a shard.
 #
 # Equal bits help to find errors, because a difference is then never rounding. They cost
-# time, because four shards need four times the calls: in the package, batches of 64 take
-# longer, and with 256 and more a difference [cannot be
+# time, because four shards need four times the calls. In the package, batches of 64
+# take longer, and with 256 and more a difference [cannot be
 # told](../figures/multiple_gpus.md#the-same-bits-on-any-number-of-devices). They do not
 # make a training more accurate, because no order of a sum is better than another.
 #

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def judge(program: Program) -> list:
 
 
 def row(program: Program, checks: list) -> str:
-    """A row of the table: the program, what it does, a report, what the tool says."""
+    """A row of the table: the program, what it does, a report, what the tool names."""
     report = program.report
     if report.startswith("discuss"):
         report = f" ([report](https://{report}))"
@@ -92,7 +93,9 @@ def row(program: Program, checks: list) -> str:
     first = next((check for check in rest if check.verdict == last.verdict), last)
     if last.verdict == "right":
         first = next((c for c in rest if c.mistake == "not divided"), last)
-    said = f"*{first.what}*: {first.line}" if first is not last else last.line
+    said = first.mistake or re.split("[,;]", first.line)[0]
+    if first is not last and not first.what.endswith("against one"):
+        said = f"*{first.what}*: {said}"
     title = f"{program.framework} {program.name}"
     return f"| {title}: {program.about}{report} | {said} |"
 

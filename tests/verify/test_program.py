@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import numpy
 import programs
@@ -60,6 +61,7 @@ def test_a_factor_of_the_program_names_itself(many, mistake):
     (([0, 1], [0, 1]), "wrong", "same rows"),
     (([0, 1, 2], [3, 0]), "wrong", "repeated rows"),
     (([0, 1], [2]), "wrong", "dropped rows"),
+    (([0, 1], [1, 2]), "wrong", "repeated rows"),
     (([0, 1], [5, 6]), "skipped", ""),
     (([0, 1, 2, 3], [4, 5, 6, 7]), "skipped", ""),
 ])  # fmt: skip
@@ -68,12 +70,37 @@ def test_the_rows_of_the_first_step_are_compared(rows, verdict, mistake):
     assert (check.verdict, check.mistake) == (verdict, mistake)
 
 
+def test_noise_of_its_own_is_given_to_the_single_process():
+    one, *many = (recorded([1], rows=rows) for rows in ([0, 1, 2, 3], [0, 1], [2, 3]))
+    for k, file in enumerate((one, *many)):
+        rows = file["calls"][0][0]
+        file["calls"] = [[rows, rows + 0.5 * k]]
+        file["calls_before"] = [1]
+    assert check_rows(one, many)[0].verdict == "skipped"
+
+
+@pytest.mark.slow
+def test_what_is_not_of_the_rows_is_replayed_once():
+    programs.needs("torch")
+    import torch
+
+    from d2lpar.verify.torch.prelude import Recorder
+
+    weights = numpy.ones(3)
+    calls = [[[numpy.full((2, 4), k), numpy.full(2, k), weights]] for k in range(2)]
+    recorder = types.SimpleNamespace(replayed=calls, split=False)
+    for leaf, size in enumerate(((4, 4), (4,), (3,))):
+        new = Recorder.recorded(recorder, torch.zeros(size), 0, leaf)
+        assert new.shape == size
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flag, what, said", [
     ("", "summary", "8 of 8 checks right"),
     ("--own-rows", "summary", "7 of 7 checks right; skipped: rows"),
     ("--same-rows", "rows", "each process gets the same rows"),
     ("--scale-rate", "the learning rate", "2 times as large on 2 processes"),
+    ("--closure", "summary", "8 of 8 checks right"),
     ("--scale-rate", "step 1", "2 move 2.0000 times as far as 1"),
     ("--around", "replicas", "is the wrapped module called?"),
 ])  # fmt: skip

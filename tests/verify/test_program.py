@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import types
 
 import numpy
 import programs
@@ -79,19 +78,32 @@ def test_noise_of_its_own_is_given_to_the_single_process():
     assert check_rows(one, many)[0].verdict == "skipped"
 
 
+REPLAYED = """
+import types
+import numpy, torch
+from d2lpar.verify.torch.prelude import Recorder
+
+def calls(k):  # of a process: two steps, of a model and of a loss with weights each
+    return [
+        [numpy.full((2, 6), k)], [numpy.full(2, 10 + k), numpy.ones(3)],
+        [numpy.full((2, 6), 20 + k)], [numpy.full(2, 30 + k), numpy.ones(3)],
+    ]
+
+for call, leaf, size, split, first in [
+    (0, 0, (4, 6), False, 0), (1, 0, (4,), False, 10), (1, 1, (3,), False, 1),
+    (1, 0, (2,), True, 10), (2, 0, (2, 6), True, 1), (3, 0, (2,), True, 11),
+    (5, 0, (2,), True, 30), (6, 0, (2, 6), True, 21),
+]:
+    recorder = types.SimpleNamespace(replayed=[calls(0), calls(1)], split=split, each=2)
+    new = Recorder.recorded(recorder, torch.ones(size), call, leaf)
+    assert (new.shape, new.flatten()[0]) == (size, first), (call, leaf, split, new)
+"""
+
+
 @pytest.mark.slow
-def test_what_is_not_of_the_rows_is_replayed_once():
+def test_a_single_process_gets_what_all_had():
     programs.needs("torch")
-    import torch
-
-    from d2lpar.verify.torch.prelude import Recorder
-
-    weights = numpy.ones(3)
-    calls = [[[numpy.full((2, 4), k), numpy.full(2, k), weights]] for k in range(2)]
-    recorder = types.SimpleNamespace(replayed=calls, split=False)
-    for leaf, size in enumerate(((4, 4), (4,), (3,))):
-        new = Recorder.recorded(recorder, torch.zeros(size), 0, leaf)
-        assert new.shape == size
+    subprocess.run([sys.executable, "-c", REPLAYED], check=True)
 
 
 @pytest.mark.slow
@@ -101,6 +113,7 @@ def test_what_is_not_of_the_rows_is_replayed_once():
     ("--same-rows", "rows", "each process gets the same rows"),
     ("--scale-rate", "the learning rate", "2 times as large on 2 processes"),
     ("--closure", "summary", "8 of 8 checks right"),
+    ("--compile", "summary", "8 of 8 checks right"),
     ("--scale-rate", "step 1", "2 move 2.0000 times as far as 1"),
     ("--around", "replicas", "is the wrapped module called?"),
 ])  # fmt: skip

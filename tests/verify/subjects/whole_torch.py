@@ -21,6 +21,7 @@ parser.add_argument("--same-rows", action="store_true", help="plant: no sampler"
 parser.add_argument(
     "--closure", action="store_true", help="gradients are computed in the step"
 )
+parser.add_argument("--compile", action="store_true")
 args = parser.parse_args()
 
 rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,6 +32,8 @@ torch.manual_seed(0)
 X, y = torch.randn(512, 6), torch.randint(0, 3, (512,))
 net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
 ddp = DDP(net.to(rank), device_ids=[rank])
+if args.compile:
+    ddp = torch.compile(ddp, backend="aot_eager")
 optimizer = torch.optim.AdamW(ddp.parameters(), 0.1 * (size if args.scale_rate else 1))
 if args.own_rows:
     torch.manual_seed(rank + 1)

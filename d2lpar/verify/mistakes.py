@@ -276,8 +276,10 @@ def factor(bench: Bench, wrong: Wrong, words) -> tuple[str, dict] | None:
             if b is ref and abs(far - c) > 1e-3 * abs(c):
                 counts = bench.form != "other"  # Adam's step is not as long as them
                 return ("wrong count", {"c": c, "other": far}) if counts else None
-            name = [name for k, name in names.items() if abs(c / k - 1) < 1e-3]
-            return (name or ["factor"])[0], {"c": c}
+            for k, name in names.items():
+                if abs(c / k - 1) < 1e-3 and 4 * norm(a - k * b) < apart:
+                    return name, {}
+            return "factor", {"c": c}
     return None
 
 

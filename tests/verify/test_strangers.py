@@ -128,6 +128,14 @@ def clips_pieces(params, X, y, num_devices, lr, clip_norm=None, accumulate=1):
     return moved(params, total, lr)
 
 
+def clips_adam(params, X, y, num_devices, lr, clip_norm=None, accumulate=1):
+    """Clip each piece on several devices, and divide by the gradient's length."""
+    pieces = accumulate if num_devices > 1 else 1
+    new = clips_pieces(params, X, y, 1, 1, clip_norm, pieces)
+    grads = add([params, scale(-1, new)])
+    return moved(params, [g / (abs(g) + 1e-8) for g in grads], lr)
+
+
 def steps_of_pieces(params, X, y, num_devices, lr, accumulate=1):
     for piece in split(X, y, accumulate if num_devices > 1 else 1):
         params = right(params, *piece, num_devices, lr)
@@ -258,6 +266,7 @@ WRONG = {
     "clipped sums": (clips_sums, "clipped sum", False),
     "old parameters": (stale("parameters"), "stale parameters", False),
     "clipped pieces": (clips_pieces, "clipped pieces", False),
+    "clipped pieces, Adam": (clips_adam, "clipped pieces", False),
     "an error": (raises, "raises", False),
     "pieces summed again": (sums_again, "unequal rows", False),
     "one device zeroed": (zeroes_one, "stale gradient", False),
@@ -384,6 +393,14 @@ def test_even_batches_alone_are_tried_to_find_a_name():
 def test_even_shards_have_the_most_general_name():
     scaled = changed(lambda _, parts: scale(2, add(parts)))
     assert verify(subject(scaled), even=True)[-1].mistake == "N times"
+
+
+def test_a_small_factor_is_no_constant_part():
+    def longer(_, parts):
+        grads = add(parts)
+        return [*grads[:3], grads[3] * 1.001]
+
+    assert verify(subject(changed(longer), dtype="float32"), 3)[-1].mistake == "factor"
 
 
 def test_a_factor_of_adam_is_no_wrong_count():

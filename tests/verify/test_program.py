@@ -60,6 +60,7 @@ def test_a_factor_of_the_program_names_itself(many, mistake):
     (([0, 1], [0, 1]), "wrong", "same rows"),
     (([0, 1, 2], [3, 0]), "wrong", "repeated rows"),
     (([0, 1], [2]), "wrong", "dropped rows"),
+    (([0, 1], [1, 2]), "wrong", "repeated rows"),
     (([0, 1], [5, 6]), "skipped", ""),
     (([0, 1, 2, 3], [4, 5, 6, 7]), "skipped", ""),
 ])  # fmt: skip
@@ -68,12 +69,51 @@ def test_the_rows_of_the_first_step_are_compared(rows, verdict, mistake):
     assert (check.verdict, check.mistake) == (verdict, mistake)
 
 
+def test_noise_of_its_own_is_given_to_the_single_process():
+    one, *many = (recorded([1], rows=rows) for rows in ([0, 1, 2, 3], [0, 1], [2, 3]))
+    for k, file in enumerate((one, *many)):
+        rows = file["calls"][0][0]
+        file["calls"] = [[rows, rows + 0.5 * k]]
+        file["calls_before"] = [1]
+    assert check_rows(one, many)[0].verdict == "skipped"
+
+
+REPLAYED = """
+import types
+import numpy, torch
+from d2lpar.verify.torch.prelude import Recorder
+
+def calls(k):  # of a process: two steps, of a model and of a loss with weights each
+    return [
+        [numpy.full((2, 6), k)], [numpy.full(2, 10 + k), numpy.ones(3)],
+        [numpy.full((2, 6), 20 + k)], [numpy.full(2, 30 + k), numpy.ones(3)],
+    ]
+
+for call, leaf, size, split, first in [
+    (0, 0, (4, 6), False, 0), (1, 0, (4,), False, 10), (1, 1, (3,), False, 1),
+    (1, 0, (2,), True, 10), (2, 0, (2, 6), True, 1), (3, 0, (2,), True, 11),
+    (5, 0, (2,), True, 30), (6, 0, (2, 6), True, 21),
+]:
+    recorder = types.SimpleNamespace(replayed=[calls(0), calls(1)], split=split, each=2)
+    new = Recorder.recorded(recorder, torch.ones(size), call, leaf)
+    assert (new.shape, new.flatten()[0]) == (size, first), (call, leaf, split, new)
+"""
+
+
+@pytest.mark.slow
+def test_a_single_process_gets_what_all_had():
+    programs.needs("torch")
+    subprocess.run([sys.executable, "-c", REPLAYED], check=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flag, what, said", [
     ("", "summary", "8 of 8 checks right"),
     ("--own-rows", "summary", "7 of 7 checks right; skipped: rows"),
     ("--same-rows", "rows", "each process gets the same rows"),
     ("--scale-rate", "the learning rate", "2 times as large on 2 processes"),
+    ("--closure", "summary", "8 of 8 checks right"),
+    ("--compile", "summary", "8 of 8 checks right"),
     ("--scale-rate", "step 1", "2 move 2.0000 times as far as 1"),
     ("--around", "replicas", "is the wrapped module called?"),
 ])  # fmt: skip

@@ -128,6 +128,14 @@ def clips_pieces(params, X, y, num_devices, lr, clip_norm=None, accumulate=1):
     return moved(params, total, lr)
 
 
+def clips_adam(params, X, y, num_devices, lr, clip_norm=None, accumulate=1):
+    """Clip each piece on several devices, and divide by the gradient's length."""
+    pieces = accumulate if num_devices > 1 else 1
+    new = clips_pieces(params, X, y, 1, 1, clip_norm, pieces)
+    grads = add([params, scale(-1, new)])
+    return moved(params, [g / (abs(g) + 1e-8) for g in grads], lr)
+
+
 def steps_of_pieces(params, X, y, num_devices, lr, accumulate=1):
     for piece in split(X, y, accumulate if num_devices > 1 else 1):
         params = right(params, *piece, num_devices, lr)
@@ -153,6 +161,36 @@ def half_summed(params, parts):
     k, ends = len(own) // 2, numpy.cumsum([p.size for p in params])[:-1]
     pieces = numpy.split(numpy.concatenate([total[:k], own[k:]]), ends)
     return [g.reshape(p.shape) for g, p in zip(pieces, params)]
+
+
+def sums_again(params, X, y, num_devices, lr, accumulate=1):
+    """All-reduce what is accumulated after each piece: early pieces count N times."""
+    total, N = [0 * p for p in params], num_devices
+    shards = [split(*own, accumulate) for own in split(X, y, N)]
+    for k in range(accumulate):
+        grads = add(gradient(params, *own[k])[0] for own in shards)
+        total = add([scale(N if k else 1, total), grads])
+    return moved(params, scale(1 / len(X), total), lr)
+
+
+def zeroes_one(params, X, y, num_devices, lr, steps=1):
+    """Set the gradient of the first device only to zero between two steps."""
+    left = [0 * p for p in params]
+    for _ in range(steps):
+        grads = [gradient(params, *own)[0] for own in split(X, y, num_devices)]
+        params = moved(params, scale(1 / len(X), add([*grads, left])), lr)
+        left = add([left, *grads[1:]]) if num_devices > 1 else left
+    return params
+
+
+def filled(params, X, y, num_devices, lr):
+    """Fill each shard of several devices with zeros, up to 64 rows."""
+    size = 64 * num_devices if num_devices > 1 else len(X)
+    zeros = [
+        numpy.zeros((max(0, size - len(a)), *a.shape[1:]), a.dtype) for a in (X, y)
+    ]
+    X, y = (numpy.concatenate(pair) for pair in zip((X, y), zeros))
+    return moved(params, scale(1 / len(X), gradient(params, X, y)[0]), lr)
 
 
 def raises(params, X, y, num_devices, lr, steps=1):
@@ -228,7 +266,11 @@ WRONG = {
     "clipped sums": (clips_sums, "clipped sum", False),
     "old parameters": (stale("parameters"), "stale parameters", False),
     "clipped pieces": (clips_pieces, "clipped pieces", False),
+    "clipped pieces, Adam": (clips_adam, "clipped pieces", False),
     "an error": (raises, "raises", False),
+    "pieces summed again": (sums_again, "unequal rows", False),
+    "one device zeroed": (zeroes_one, "stale gradient", False),
+    "filled with zeros": (filled, "padding", False),
     "one percent": (changed(lambda _, p: scale(1.01, add(p))), "factor", False),
     "root": (changed(lambda _, p: scale(2**0.5, add(p))), "factor", False),
     "float32": (changed(each(lambda g: g.astype("f4"))), "single precision", False),
@@ -332,6 +374,54 @@ def test_uneven_batches_can_be_turned_off():
     module.EVEN = True
     *checks, summary = verify(module)
     assert summary.verdict == "right" and "an uneven batch" in summary.line
+
+
+def test_even_batches_alone_are_tried_to_find_a_name():
+    left = set()  # rows that cannot be split: a process may wait for them forever
+
+    def step(params, X, y, num_devices, lr):
+        left.add(len(X) % num_devices)
+        grads = [gradient(params, *own)[0] for own in split(X, y, num_devices)]
+        most = [numpy.max(gs, axis=0) for gs in zip(*grads)]  # not their sum
+        return moved(params, scale(1 / len(X), most), lr)
+
+    *_, summary = verify(subject(step), even=True)
+    assert (summary.verdict, summary.mistake) == ("wrong", "")
+    assert left == {0}
+
+
+def test_even_shards_have_the_most_general_name():
+    scaled = changed(lambda _, parts: scale(2, add(parts)))
+    assert verify(subject(scaled), even=True)[-1].mistake == "N times"
+
+
+def test_a_small_factor_is_no_constant_part():
+    def longer(_, parts):
+        grads = add(parts)
+        return [*grads[:3], grads[3] * 1.001]
+
+    assert verify(subject(changed(longer), dtype="float32"), 3)[-1].mistake == "factor"
+
+
+def test_a_factor_of_adam_is_no_wrong_count():
+    def step(params, X, y, num_devices, lr):
+        grads = scale(1 / len(X), gradient(params, X, y)[0])
+        grads = add([grads, scale(0.1 * num_devices, params)])
+        return moved(params, [numpy.sign(g) for g in grads], lr)
+
+    assert verify(subject(step, dtype="float32"))[-1].mistake != "wrong count"
+
+
+def test_an_option_that_fails_on_one_device_is_not_judged():
+    def step(params, X, y, num_devices, lr, clip_norm=None):
+        assert clip_norm is None, "no clipping here"
+        return right(params, X, y, num_devices, lr)
+
+    *checks, summary = verify(subject(step))
+    (check,) = [check for check in checks if check.what == "clipping"]
+    assert (check.verdict, summary.verdict) == ("unjudged", "unjudged")
+    assert "no clipping here" in check.line
+    assert checks[-1].what == "the first batch again"
 
 
 def test_a_step_that_ignores_its_rows_is_not_judged():

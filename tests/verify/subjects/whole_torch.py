@@ -18,15 +18,22 @@ parser.add_argument(
     "--own-rows", action="store_true", help="each process draws its own"
 )
 parser.add_argument("--same-rows", action="store_true", help="plant: no sampler")
+parser.add_argument(
+    "--closure", action="store_true", help="gradients are computed in the step"
+)
+parser.add_argument("--compile", action="store_true")
 args = parser.parse_args()
 
-distributed.init_process_group("nccl")
-rank, size = int(os.environ["LOCAL_RANK"]), distributed.get_world_size()
+rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+address = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+distributed.init_process_group("nccl", address, rank=rank, world_size=size)
 torch.cuda.set_device(rank)
 torch.manual_seed(0)
 X, y = torch.randn(512, 6), torch.randint(0, 3, (512,))
 net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
 ddp = DDP(net.to(rank), device_ids=[rank])
+if args.compile:
+    ddp = torch.compile(ddp, backend="aot_eager")
 optimizer = torch.optim.AdamW(ddp.parameters(), 0.1 * (size if args.scale_rate else 1))
 if args.own_rows:
     torch.manual_seed(rank + 1)
@@ -37,8 +44,18 @@ else:
     sampler = None if args.same_rows else DistributedSampler(data)
     batches = DataLoader(data, args.batch_size, sampler=sampler)
 for X, y in batches:
-    optimizer.zero_grad()
-    scores = (ddp.module if args.around else ddp)(X.to(rank))
-    nn.functional.cross_entropy(scores, y.to(rank)).backward()
-    optimizer.step()
+    X, y = X.to(rank), y.to(rank)
+
+    def loss(X=X, y=y):
+        optimizer.zero_grad()
+        scores = (ddp.module if args.around else ddp)(X)
+        value = nn.functional.cross_entropy(scores, y)
+        value.backward()
+        return value
+
+    if args.closure:
+        optimizer.step(loss)
+    else:
+        loss()
+        optimizer.step()
 distributed.destroy_process_group()

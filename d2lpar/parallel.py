@@ -66,7 +66,7 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
 
     `data` has one MXNet array per device, all of one shape and dtype, no two of which
     share memory. Raises ValueError if they differ, or if two on one device overlap, and
-    TypeError for arrays of other libraries.
+    TypeError for bools and for arrays of other libraries.
 
     >>> data = [np.ones((1, 2), ctx=mx.cpu(i)) * (i + 1) for i in range(2)]
     >>> allreduce(data)
@@ -82,6 +82,8 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
         raise ValueError(
             f"allreduce: expected arrays of one shape and dtype: {kinds or 0}"
         )
+    if numpy.dtype(data[0].dtype) == bool:  # MXNet's sum would be a bool of 2
+        raise TypeError("allreduce: the arrays are bool: write integers or floats")
     if share_memory(data):
         raise ValueError("allreduce: an array is listed twice, or two share memory")
     total, *others = data
@@ -220,6 +222,7 @@ def train_batch(
     `update` the replicas differ: later call :func:`assert_equal_replicas`. Parameters
     that are not finite are noticed by :func:`evaluate_accuracy`.
     """
+    check_rate(lr)
     X_shards, y_shards = split_batch(X, y, busy(devices, X))
     check_replicas(device_params, devices, X_shards[0].dtype)
     check_net(net, X)

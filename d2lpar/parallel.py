@@ -214,15 +214,15 @@ def train_batch(
     zero. Returns the losses, (n_k,) per busy device, without waiting for them.
 
     Raises ValueError if replicas and devices do not match, a parameter has no gradient,
-    X and y differ in length or are empty, `lr` is not a number > 0, the loss is a mean
-    or, with Gluon's softmax loss, a label on the host is not a class index, and, with
-    the default `net`, for pixels on the host above 1; TypeError for bool labels, for an
+    X and y differ in length or are empty, the loss is a mean or, with Gluon's softmax
+    loss, a label on the host is not a class index; with the default `update`, if `lr`
+    is not a number > 0; with the default `net`, for pixels on the host that are NaN or
+    above 1. Raises TypeError for bool labels, sparse and masked arrays, for an
     X of another dtype than the parameters, a Gluon block as `net`, and a `reduce` or
     `update` that returns a value; AssertionError if after the second step with your own
     `update` the replicas differ: later call :func:`assert_equal_replicas`. Parameters
     that are not finite are noticed by :func:`evaluate_accuracy`.
     """
-    check_rate(lr)
     X_shards, y_shards = split_batch(X, y, busy(devices, X))
     check_replicas(device_params, devices, X_shards[0].dtype)
     check_net(net, X)

@@ -475,7 +475,6 @@ X, Y = numpy.ones((4, 4)), numpy.zeros(4)
         ({"lr": 0}, ValueError, "lr 0"),
         ({"lr": -0.1}, ValueError, "lr -0.1"),
         ({"lr": "0.1"}, ValueError, "lr '0.1'"),
-        ({"lr": -1, "update": lambda params, lr, n: None}, ValueError, "lr -1"),
         ({"X": mx.nd.ones((4, 4)).tostype("csr")}, TypeError, "X is sparse: write"),
         ({"X": X[0, 0], "y": Y[0]}, ValueError, r"X \(\) and y \(\)"),
         ({"X": X[:0], "y": Y[:0]}, ValueError, r"empty: X \(0, 4\)"),

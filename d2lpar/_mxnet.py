@@ -27,6 +27,9 @@ ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
     "MXNET_SUBGRAPH_VERBOSE": "0",
+    # Else INT8's dense layers keep the range of the first batch for all that follow.
+    "MXNET_MKLDNN_QFC_DYNAMIC_PARAMS": "1",
+    "MXNET_ONEDNN_QFC_DYNAMIC_PARAMS": "1",  # of MXNet 2
     "NVIDIA_TF32_OVERRIDE": "0",  # else GPUs silently multiply float32 in TF32
     # `auto` is one context per core, and with more threads the OpenBLAS in MXNet's
     # wheel deadlocks when two contexts multiply large matrices at the same time.

@@ -13,6 +13,7 @@ import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.parallel import allreduce
+from d2lpar.step_checks import parameters
 
 
 def views(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
@@ -33,12 +34,13 @@ class Bucket(list):
     """
 
     def __init__(self, params: Sequence[numpy.ndarray], device: mx.Context) -> None:
+        params, arrays = parameters(params)
         if len({id(p) for p in params}) < len(params):
             raise ValueError("Bucket: a parameter is listed twice: use get_params")
-        flat = numpy.concatenate([numpy.ravel(p) for p in params])
+        flat = numpy.concatenate([numpy.ravel(a) for a in arrays])
         self.values = np.array(flat, dtype=flat.dtype, ctx=device)
         self.grads = np.zeros_like(self.values)
-        shapes = [p.shape for p in params]
+        shapes = [a.shape for a in arrays]
         super().__init__(views(self.values, shapes))
         autograd.mark_variables(self, views(self.grads, shapes))
 

@@ -132,6 +132,12 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
         raise DeviceError("devices []: write at least one context")
 
 
+def check_distinct(devices: Sequence[mx.Context]) -> None:
+    """Raise :class:`DeviceError` for one listed twice, where Gluon has one replica."""
+    if len(set(devices)) < len(devices):
+        raise DeviceError(f"devices {list(devices)}: list each context once")
+
+
 def check_exists(device: mx.Context) -> None:
     """Raise :class:`DeviceError` for a GPU that MXNet does not see.
 

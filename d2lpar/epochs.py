@@ -15,7 +15,7 @@ from d2lpar._mxnet import mx, np, npx
 from d2lpar.devices import check_contexts, check_count, parse
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import check_rate
+from d2lpar.step_checks import check_rate, check_unmasked
 from d2lpar.timing import check_clock
 
 BATCHES_IN_FLIGHT = 16  # at most, ahead of the devices: they take memory
@@ -105,6 +105,7 @@ def check_pixels(name: str, X: numpy.ndarray, shape: tuple[int, ...]) -> None:
     """Raise :class:`SettingError` unless X are uint8 images (n, *shape) in 0..255."""
     if not isinstance(X, numpy.ndarray):
         raise SettingError(f"{name} are a {type(X).__name__}: write a NumPy array")
+    check_unmasked(f"the array of {name}", X)
     if X.dtype != numpy.uint8:  # in [0, 1] they would become black
         raise SettingError(f"{name} are {X.dtype}: write uint8 from 0 to 255")
     if X.shape[1:] != shape or len(X) == 0:

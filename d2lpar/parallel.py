@@ -66,7 +66,7 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
 
     `data` has one MXNet array per device, all of one shape and dtype, no two of which
     share memory. Raises ValueError if they differ, or if two on one device overlap, and
-    TypeError for arrays of other libraries.
+    TypeError for bools and for arrays of other libraries.
 
     >>> data = [np.ones((1, 2), ctx=mx.cpu(i)) * (i + 1) for i in range(2)]
     >>> allreduce(data)
@@ -82,6 +82,8 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
         raise ValueError(
             f"allreduce: expected arrays of one shape and dtype: {kinds or 0}"
         )
+    if numpy.dtype(data[0].dtype) == bool:  # MXNet's sum would be a bool of 2
+        raise TypeError("allreduce: the arrays are bool: write integers or floats")
     if share_memory(data):
         raise ValueError("allreduce: an array is listed twice, or two share memory")
     total, *others = data
@@ -212,9 +214,10 @@ def train_batch(
     zero. Returns the losses, (n_k,) per busy device, without waiting for them.
 
     Raises ValueError if replicas and devices do not match, a parameter has no gradient,
-    X and y differ in length or are empty, `lr` is not a number > 0, the loss is a mean
-    or, with Gluon's softmax loss, a label on the host is not a class index, and, with
-    the default `net`, for pixels on the host above 1; TypeError for bool labels, for an
+    X and y differ in length or are empty, the loss is a mean or, with Gluon's softmax
+    loss, a label on the host is not a class index; with the default `update`, if `lr`
+    is not a number > 0; with the default `net`, for pixels on the host that are NaN or
+    above 1. Raises TypeError for bool labels, sparse and masked arrays, for an
     X of another dtype than the parameters, a Gluon block as `net`, and a `reduce` or
     `update` that returns a value; AssertionError if after the second step with your own
     `update` the replicas differ: later call :func:`assert_equal_replicas`. Parameters

@@ -14,6 +14,7 @@ import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.book_lenet import lenet
+from d2lpar.datasets.fashion import check_scaled
 from d2lpar.errors import SettingError
 
 # Dtypes of MXNet.
@@ -23,14 +24,15 @@ DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "b
 def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
     """Return NumPy and mx.np arrays as they are, mx.nd arrays as views, others copied.
 
-    Raises TypeError for a masked array and a dtype that MXNet does not have.
+    Raises TypeError for masked and sparse arrays, and for a dtype that MXNet lacks.
     """
     if isinstance(array, np.ndarray):
         return array
     if isinstance(array, mx.nd.NDArray):
+        if array.stype != "default":
+            raise TypeError(f"{name} is sparse: write array.tostype('default')")
         return array.as_np_ndarray()
-    if isinstance(array, numpy.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array, whose mask would be lost: fill it")
+    check_unmasked(name, array)
     array = numpy.asarray(array)
     if array.dtype.name not in DTYPES:
         raise TypeError(
@@ -38,6 +40,12 @@ def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
             + ", ".join(DTYPES)
         )
     return array
+
+
+def check_unmasked(name: str, array) -> None:
+    """Raise TypeError for a masked array."""
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost: fill it")
 
 
 def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]]:
@@ -152,14 +160,6 @@ def check_net(net: Callable, X: numpy.ndarray | np.ndarray) -> None:
         check_scaled(X)
 
 
-def check_scaled(X: numpy.ndarray | np.ndarray) -> None:
-    """Raise ValueError for images of floats above 1: pixels that were not divided."""
-    if numpy.dtype(X.dtype).kind == "f" and X.size and float(X.max()) > 1:
-        raise ValueError(
-            f"X has floats up to {float(X.max()):g}: write pixels in [0, 1], as X / 255"
-        )
-
-
 def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
     """Raise unless `y` are labels for scores such as `y_hat`.
 
@@ -174,7 +174,12 @@ def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
     num_classes = y_hat.shape[loss._axis]
     if y_hat.ndim == 2 and y.size != y.shape[0]:
         raise ValueError(f"y {y.shape}: write class numbers (n,), not one-hot vectors")
-    if not isinstance(y, np.ndarray):
+    check_classes(y, num_classes)
+
+
+def check_classes(y, num_classes: int) -> None:
+    """Raise ValueError for a label on the host that is no class."""
+    if isinstance(y, numpy.ndarray):
         wrong = y[~numpy.isin(y, numpy.arange(num_classes))]
         if wrong.size:
             raise ValueError(f"label {wrong[0]}: classes are 0 to {num_classes - 1}")

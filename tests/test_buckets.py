@@ -33,6 +33,12 @@ def test_buckets_train_to_the_same_bits(num_devices):
             assert (p.grad.asnumpy() == q.grad.asnumpy()).all()
 
 
+def test_views_are_no_two_parameters():
+    flat = numpy.arange(6.0)
+    with pytest.raises(ValueError, match="two parameters are views"):
+        Bucket([flat, flat.reshape(2, 3)], devices.parse("cpu:1")[0])
+
+
 def gluon_steps(num_devices, make_trainer):
     """Losses, and every replica's parameters, after steps in training mode."""
     contexts = devices.parse(f"cpu:{num_devices}")

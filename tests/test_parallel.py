@@ -475,6 +475,7 @@ X, Y = numpy.ones((4, 4)), numpy.zeros(4)
         ({"lr": 0}, ValueError, "lr 0"),
         ({"lr": -0.1}, ValueError, "lr -0.1"),
         ({"lr": "0.1"}, ValueError, "lr '0.1'"),
+        ({"X": mx.nd.ones((4, 4)).tostype("csr")}, TypeError, "X is sparse: write"),
         ({"X": X[0, 0], "y": Y[0]}, ValueError, r"X \(\) and y \(\)"),
         ({"X": X[:0], "y": Y[:0]}, ValueError, r"empty: X \(0, 4\)"),
         ({"X": X[:, :0]}, ValueError, r"empty: X \(4, 0\)"),
@@ -519,6 +520,8 @@ def test_allreduce_refuses_other_shapes_and_overlaps_and_sums_neighbours():
         allreduce([numpy.zeros(2), numpy.zeros(2)])
     with pytest.raises(ValueError, match="of one shape and dtype: 0"):
         allreduce([])
+    with pytest.raises(TypeError, match="allreduce: the arrays are bool"):
+        allreduce([np.ones(2, dtype="bool", ctx=c) for c in CPUS[:2]])
     allreduce(part for part in (whole[:3], whole[3:]))
     assert whole.asnumpy().tolist() == [3, 5, 7] * 2
 

@@ -6,6 +6,7 @@ downloads them.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -96,6 +97,13 @@ class PublishedFiles:
                 )
             except (OSError, ValueError) as error:  # ValueError: another SHA-256
                 why = getattr(error, "strerror", None) or type(error).__name__
+                full = getattr(error, "errno", None) in (errno.EROFS, errno.ENOSPC)
+                if full or isinstance(error, PermissionError):
+                    raise DataError(
+                        f"{self.title}: not on disk, and {cache} cannot be written "
+                        f"({why}); name another cache by XDG_CACHE_HOME, or the data's "
+                        "folder by --data-dir or D2LPAR_DATA"
+                    ) from None
                 problems.append(f"{urlsplit(url).hostname}: {why}")
         raise DataError(
             f"{self.title}: not on disk, nor downloaded to {cache} "

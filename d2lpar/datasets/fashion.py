@@ -196,18 +196,19 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
 
     `X`, uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation or
     None, are NumPy's, or MXNet's on one device. The last batch may be smaller. Raises
-    ValueError for floats above 1, which are pixels that were not divided by 255.
+    ValueError for floats above 1, which are pixels that were not divided by 255, for
+    NaN, integers beyond 0..255, and an `order` on the host that is no permutation;
+    TypeError for bool.
     """
     if len(X) != len(y) or batch_size < 1:
         found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"
         raise ValueError(
             f"batches: {found}: write a label for each image, and 1 or more"
         )
-    is_float = numpy.dtype(X.dtype).kind == "f"
-    if is_float and len(X) and float(X.max()) > 1:
-        raise ValueError(
-            f"batches: X has floats up to {float(X.max()):g}: write uint8, or X / 255"
-        )
+    check_scaled(X)
+    on_host = isinstance(order, (list, numpy.ndarray))
+    if on_host and not numpy.array_equal(numpy.sort(order), numpy.arange(len(y))):
+        raise ValueError(f"batches: order is no permutation of range({len(y)})")
     # The data stays uint8, a quarter of the memory.
     for start in range(0, len(y), batch_size):
         stop = start + batch_size
@@ -220,7 +221,30 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
             yield to_float(X_batch), y.take(index, axis=0, mode="clip")
 
 
+def check_scaled(X) -> None:
+    """Raise ValueError unless pixels are integers in 0..255, or floats up to 1.
+
+    `X` is NumPy's or MXNet's. Floats may be below 0, but not NaN.
+    """
+    dtype = numpy.dtype(X.dtype)
+    if dtype.kind not in "fiu" or dtype == numpy.uint8 or X.size == 0:
+        return
+    limits = (-numpy.inf, 1) if dtype.kind == "f" else (0, 255)
+    least, largest = float(X.min()), float(X.max())
+    if not limits[0] <= least <= largest <= limits[1]:
+        raise ValueError(
+            f"X is {dtype}, from {least:g} to {largest:g}: write pixels in [0, 1], as "
+            "X / 255, or integers in 0 to 255"
+        )
+
+
 def to_float(images):
-    """Return images (n, h, w) as float32 (n, 1, h, w); integers become [0, 1]."""
+    """Return images (n, h, w) as float32 (n, 1, h, w); integers become [0, 1].
+
+    Raises TypeError for bool, which would become 1/255.
+    """
+    dtype = numpy.dtype(images.dtype)
+    if dtype.kind == "b":
+        raise TypeError("images are bool: write uint8, as 255 * X.astype('uint8')")
     pixels = images[:, None].astype("float32")
-    return pixels if numpy.dtype(images.dtype).kind == "f" else pixels / 255
+    return pixels if dtype.kind == "f" else pixels / 255

@@ -21,6 +21,7 @@ from d2lpar._mxnet import (
     npx,
     set_shapes,
 )
+from d2lpar.devices import check_distinct
 from d2lpar.lenet.network import cut, pad
 
 Shards = Sequence[np.ndarray]  # one array per busy device
@@ -216,6 +217,7 @@ def build(
     net: gluon.Block, params: Sequence[numpy.ndarray], devices: Sequence[mx.Context]
 ) -> gluon.Block:
     """Return `net` compiled, with `params` on every device (:func:`set_params`)."""
+    check_distinct(devices)
     set_shapes(net)
     net.initialize(ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)

@@ -27,6 +27,7 @@ from d2lpar._mxnet import mx, np
 from d2lpar.errors import first_line
 from d2lpar.kernels import on_cpu
 from d2lpar.kernels.signature import KernelError, Parameter, parse_signature
+from d2lpar.step_checks import check_rate
 
 BLOCK_SIZE = 256  # threads of a block of an ElementwiseKernel
 # The compiler of the GPU fuses a * b + c into one rounding; NumPy and a CPU do not.
@@ -174,7 +175,8 @@ def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     They have gradients, and are float32, equal to ``sgd`` to the bit, or float64, where
     it can differ in the last digit. Raises :class:`KernelError` for other dtypes.
     """
-    for p in params:
+    check_rate(lr)
+    for p in {id(p): p for p in params}.values():  # tied weights are listed twice
         # The kernel for float32 refuses any other dtype.
         update = _SGD.get(numpy.dtype(p.dtype).name, _SGD["float32"])
         update(p, p.grad, lr / batch_size)
@@ -217,6 +219,8 @@ def _problem(arg: Any, parameter: Parameter, ctx: mx.Context) -> str:
     is_real = isinstance(arg, (numbers.Real, numpy.bool_))
     if not is_real:
         return f"expected a number, got {type(arg).__name__}"
+    if isinstance(arg, numpy.generic):
+        arg = arg.item()  # NumPy compares 2**63 with the largest int64 as floats
     if dtype.kind in "iu":
         limits = numpy.iinfo(dtype)
         holds = limits.min <= arg <= limits.max and int(arg) == arg

@@ -10,6 +10,7 @@ from d2lpar._mxnet import mx
 from d2lpar.epochs import check_whole
 from d2lpar.errors import DivergedError
 from d2lpar.least_squares.rows import Answer, RowShards
+from d2lpar.step_checks import check_rate
 
 gemm, gemm2 = mx.nd.linalg.gemm, mx.nd.linalg.gemm2
 
@@ -39,13 +40,12 @@ def averaging(
     check_whole("num_epochs", num_epochs)
     check_whole("steps_per_epoch", steps_per_epoch)
     lr = 1e-3 / shards.n if lr is None else lr
-    if not lr > 0:
-        raise ValueError(f"lr {lr}: write a number above 0")
+    check_rate(lr)
     # Not the stream that a generated A of the same seed comes from.
     rng = numpy.random.default_rng([seed, 1])
     (blocks,) = shards.rounds()
     blocks = sorted(blocks)
-    x = rng.random(shards.n) if x0 is None else numpy.reshape(x0, shards.n)
+    x = rng.random(shards.n) if x0 is None else shards.vector("x0", x0)
     shards.check_finite(shards.residual(0 * x, False).norm)  # A has no NaN
     for epoch in range(1, num_epochs + 1):
         drawn = []  # of each device's rows, with replacement

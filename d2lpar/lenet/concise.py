@@ -14,14 +14,15 @@ from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.book_lenet import check_images
 from d2lpar.buckets import BucketTrainer
-from d2lpar.devices import for_chunks
+from d2lpar.datasets.fashion import check_scaled
+from d2lpar.devices import check_distinct, for_chunks
 from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
 from d2lpar.lenet import network
 from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import TrainingState, setup
 from d2lpar.parallel import busy, shares, split_batch, sum_in_tree
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import check_dtype, check_labels, check_losses, check_scaled
+from d2lpar.step_checks import check_dtype, check_labels, check_losses
 
 
 def build(
@@ -32,6 +33,7 @@ def build(
     channels: tuple[int, int] = network.CHANNELS,
 ) -> tuple[network.LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
     """Return the compiled network, with `params` on every device, trainer and loss."""
+    check_distinct(devices)
     kind = devices[0].device_type
     is_large = per_device_batch_size >= network.bias_as_weight_from()
     net = network.LeNet(kind == "gpu" and is_large, channels)
@@ -116,6 +118,9 @@ def train_batch(
     count = len(set(devices))
     if any(device != devices[k % count] for k, device in enumerate(devices)):
         raise ValueError(f"devices {devices}: list each once, or all of them in turn")
+    store = getattr(trainer, "_kvstore_params", {}).get("kvstore", "of a bucket")
+    if store is None and 1 < count == len(devices):
+        raise ValueError("the trainer has kvstore=None, which sums nothing: omit it")
     X_shards, y_shards = split_batch(X, y, busy(devices, X))
     check_dtype(X_shards[0].dtype, trainer._params[0].dtype)
     if isinstance(net, network.LeNet):

@@ -6,6 +6,7 @@ al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -14,10 +15,12 @@ from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.epochs import Epoch, check_settings, check_whole, on_device
+from d2lpar.errors import SettingError
 from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import setup, start
 from d2lpar.parallel import allreduce, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
+from d2lpar.step_checks import check_rate
 
 
 def train(
@@ -42,6 +45,8 @@ def train(
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("steps-between", steps_between)
+    if outer is not None:
+        check_outer(outer)
     if data is None:
         data = datasets.load("sample", n_train=4_992)
     # At the book's scale of 0.01 the first epochs learn nothing, however one averages.
@@ -76,6 +81,16 @@ def train(
         state.finish_epoch([p.asnumpy() for p in replicas[0]], lr)
         sent = averaging.wire_bytes - sent_before
         yield msgspec.structs.replace(record, wire_bytes=sent)
+
+
+def check_outer(outer: tuple[float, float]) -> None:
+    """Raise :class:`SettingError` unless a learning rate > 0 and a momentum below 1."""
+    is_pair = isinstance(outer, (tuple, list)) and len(outer) == 2
+    if not (is_pair and all(isinstance(number, numbers.Real) for number in outer)):
+        raise SettingError(f"outer {outer!r}: write (learning rate, momentum)")
+    check_rate(outer[0])
+    if not 0 <= outer[1] < 1:
+        raise SettingError(f"momentum {outer[1]!r}: write a number from 0 to below 1")
 
 
 class Averaging:

@@ -10,7 +10,7 @@ from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.book_lenet import lenet
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.datasets.fashion import to_float
+from d2lpar.datasets.fashion import check_scaled, to_float
 from d2lpar.devices import check_contexts, for_chunks
 from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
 from d2lpar.errors import DivergedError
@@ -24,7 +24,7 @@ from d2lpar.parallel import (
     train_batch,
 )
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import as_array, check_dtype, check_scaled
+from d2lpar.step_checks import as_array, check_classes, check_dtype
 
 
 def train(
@@ -89,9 +89,9 @@ def evaluate_accuracy(
     (n, 28, 28), of which floats are in [0, 1]. Your own `net` gets an X of other axes
     as it is. ``net(X, params)`` returns scores (n, classes). Every device evaluates its
     shard of each batch with its own replica. Raises ValueError for other shapes, no
-    samples or a missing replica, TypeError for an X of another dtype than the
-    parameters, and :class:`DivergedError` for parameters that are not finite, which a
-    CPU's relu hides.
+    samples, a missing replica, other pixels and a label on the host that is no class;
+    TypeError for images of bools and an X of another dtype than the parameters; and
+    :class:`DivergedError` for parameters that are not finite, which a CPU's relu hides.
     """
     check_contexts(devices)
     if len(device_params) != len(devices):
@@ -124,8 +124,11 @@ def accuracy(
     hits = []
     for part in batch_slices(len(y), batch_size):
         X_batch = to_float(X[part]) if X.ndim == 3 else X[part]
-        shards = split_batch(X_batch, y[part], busy(devices, X_batch))
+        y_batch = y[part]
+        shards = split_batch(X_batch, y_batch, busy(devices, X_batch))
         for X_k, y_k, params in zip(*shards, device_params):
-            y_hat = net(X_k, params).argmax(axis=1)
-            hits.append((y_hat.astype("int32") == y_k.astype("int32")).sum())
+            scores = net(X_k, params)
+            check_classes(y_batch, scores.shape[1])
+            y_hat = scores.argmax(axis=1).astype("int32")
+            hits.append((y_hat == y_k.astype("int32")).sum())
     return sum(float(h) for h in hits) / len(y)

@@ -16,6 +16,7 @@ from d2lpar.book_lenet import init_lenet
 from d2lpar.epochs import check_params, check_pixels, check_state, choose
 from d2lpar.errors import SettingError
 from d2lpar.records.kinds import EpochRecord
+from d2lpar.step_checks import check_unmasked
 
 
 @dataclass
@@ -87,6 +88,7 @@ def setup(
     parts = (data.X_train, data.y_train), (data.X_test, data.y_test)
     for name, (X, y) in zip(("training", "test"), parts):
         check_pixels(f"{name} images", X, (28, 28))
+        check_unmasked(f"the array of {name} labels", y)
         y = numpy.asarray(y)
         if y.dtype.kind not in "iuf":
             raise SettingError(f"{name} labels are {y.dtype}: write integers")

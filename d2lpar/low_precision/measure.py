@@ -12,9 +12,10 @@ from d2lpar import datasets, process
 from d2lpar._mxnet import lowering_array, lowering_semantics, mx, np
 from d2lpar.book_lenet import lenet
 from d2lpar.devices import Device, contexts
-from d2lpar.epochs import check_whole, choose
+from d2lpar.epochs import check_whole
 from d2lpar.errors import RunError, SettingError
-from d2lpar.lenet import concise, start
+from d2lpar.lenet import concise
+from d2lpar.lenet.state import setup
 from d2lpar.low_precision.equalize import equalize, stretch
 from d2lpar.low_precision.lowering import lower, weight_bytes
 from d2lpar.records.kinds import (
@@ -48,8 +49,7 @@ def measure(
     trained. INT8 with one scale per tensor follows again with an outlier of
     `stretch_factor` (none if 1), before and after equalising.
     """
-    data = datasets.fashion_mnist() if data is None else data
-    state, devices = start(seed), choose(devices, num_devices)
+    devices, data, state = setup(num_devices, devices, seed, data, None)
     for name in precisions:
         if name not in PRECISIONS:
             choices = ", ".join(PRECISIONS)

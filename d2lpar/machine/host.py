@@ -144,7 +144,8 @@ def process_status(name: str) -> int:
             line = next(line for line in f if line.startswith(f"{name}:"))
         return 1024 * int(line.split()[1])
     except FileNotFoundError:
+        if name == "VmHWM":
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return peak if sys.platform == "darwin" else 1024 * peak
         memory = psutil.Process().memory_info()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        unit = 1 if sys.platform == "darwin" else 1024
-        return {"VmHWM": unit * peak, "VmSize": memory.vms}.get(name, memory.rss)
+        return memory.vms if name == "VmSize" else memory.rss

@@ -72,6 +72,14 @@ def test_an_epoch_takes_each_sample_once_with_its_label(n, batch_size, shuffled)
     assert (X == numbered(n)[0]).all()  # the data is not touched
 
 
+@pytest.mark.parametrize("order", [np.arange(1, 7), -np.arange(6), np.arange(6) > 2])
+def test_an_order_that_is_no_permutation_is_refused(order):
+    """NumPy would clip a number, and take a mask for the numbers 0 and 1."""
+    for numbers in (order, order.tolist()):
+        with pytest.raises(ValueError, match=r"no permutation of range\(6\)"):
+            next(datasets.batches(*numbered(6), 2, numbers))
+
+
 def test_to_float_is_to_tensor_to_the_bit():
     from d2lpar._mxnet import gluon
     from d2lpar._mxnet import np as mxnp

@@ -10,6 +10,7 @@ from support.kernel_sources import kernel_sources
 
 from d2lpar import get_params, sgd
 from d2lpar._mxnet import mx, np, npx
+from d2lpar.errors import SettingError
 from d2lpar.kernels import (
     CudaModule,
     ElementwiseKernel,
@@ -219,6 +220,8 @@ def test_arguments_that_do_not_fit(plus_one, args, names):
     ("ctype", "value", "says"),
     [
         ("int", 2**31, "int32 holds, got 2147483648"),
+        ("long long", numpy.float64(2**63), r"int64 holds, got 9.22.*e\+18"),
+        ("long long", numpy.uint64(2**63), "int64 holds, got 9223372036854775808"),
         ("int", 1.5, "int32 holds, got 1.5"),
         ("int", numpy.nan, "int32 holds, got nan"),
         ("int", numpy.inf, "int32 holds, got inf"),
@@ -356,3 +359,13 @@ def test_the_fused_update_is_numpys_and_sgds(dtype):
     (half,) = get_params([np.zeros(3, dtype="float16")], mx.cpu())
     with pytest.raises(KernelError, match="the array is float16, not float32"):
         fused_sgd([half], 0.1, 1)
+
+
+def test_the_fused_update_of_tied_weights_is_one_step():
+    tied = numpy.ones(3, "float32")
+    params = get_params([tied, tied], mx.cpu(0))
+    params[0].grad[:] = 1
+    with pytest.raises(SettingError, match="lr nan: write a finite number"):
+        fused_sgd(params, numpy.nan, 2)
+    fused_sgd(params, 0.5, 2)
+    assert params[0].asnumpy().tolist() == [0.75] * 3

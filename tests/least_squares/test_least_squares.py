@@ -446,6 +446,9 @@ SOME = np.ones((60, 4)), np.ones(60)
         (*SOME, {"reference": np.ones(7)}, ValueError, r"reference \(7,\): write \("),
         (*SOME, {"max_iterations": 1.5}, ValueError, "max_iterations 1.5: write a"),
         (*SOME, {"method": "averaging", "resident_bytes": 0}, ValueError, "A in mem"),
+        (*SOME, {"method": "averaging", "lr": "x"}, ValueError, "lr 'x': write a"),
+        (*SOME, {"method": "averaging", "lr": np.inf}, ValueError, "lr inf: write a"),
+        (*SOME, {"method": "averaging", "x0": np.ones(7)}, ValueError, r"x0 \(7,\): w"),
     ],
 )
 def test_what_is_no_problem_is_refused(A, b, options, error, named):

@@ -93,6 +93,8 @@ def test_what_parallel_refuses_is_refused_in_gluon():
     refused("one value per sample", X, y, lambda y_hat, y: L2(y_hat, y).mean())
     refused("label 3: classes", X, [1, 2, 3, 1])
     refused("X is float64, the parameters are float32", X.astype(float), y)
+    step._kvstore_params["kvstore"] = None
+    refused("kvstore=None, which sums nothing", X, y)
 
 
 @pytest.mark.parametrize("hybridized", [False, True])

@@ -192,19 +192,46 @@ def test_pixels_that_were_not_divided_are_refused(data):
     replicas = [get_params(init_lenet(), device) for device in two]
     pixels = X.astype("float32")
     for images in (pixels, np.array(pixels)):
-        with pytest.raises(ValueError, match="floats up to 255: write pixels in"):
+        with pytest.raises(ValueError, match="float32, from 0 to 255: write pixels in"):
             evaluate_accuracy(images, y, replicas, two)
-        with pytest.raises(ValueError, match="floats up to 255: write uint8"):
+        with pytest.raises(ValueError, match="float32, from 0 to 255: write pixels in"):
             next(datasets.batches(images, y, 8))
     batch = pixels[:8, None], y[:8], replicas, two, 0.1
-    with pytest.raises(ValueError, match="floats up to 255"):
+    with pytest.raises(ValueError, match="float32, from 0 to 255"):
         train_batch(*batch)
     net, trainer, loss = concise.build(init_lenet(), two, 0.1)
-    with pytest.raises(ValueError, match="floats up to 255"):
+    with pytest.raises(ValueError, match="float32, from 0 to 255"):
         concise.train_batch(*batch[:2], net, two, trainer, loss=loss)
     assert evaluate_accuracy(pixels / 255, y, replicas, two) == evaluate_accuracy(
         X, y, replicas, two
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (lambda X: X > 128, TypeError, "images are bool: write uint8"),
+        (lambda X: X.astype("int32") * 257, ValueError, "from 0 to 65535"),
+        (lambda X: X.view("int8"), ValueError, "X is int8, from -1.* to 1"),
+        (lambda X: numpy.where(X > 128, numpy.nan, X / 255), ValueError, "to nan"),
+    ],
+)
+def test_pixels_of_other_kinds_are_refused(data, change, error, says):
+    X, y, one = change(data.X_test), data.y_test, [mx.cpu(0)]
+    with pytest.raises(error, match=says):
+        evaluate_accuracy(X, y, [get_params(init_lenet(), one[0])], one)
+    with pytest.raises(error, match=says):
+        next(datasets.batches(X, y, 8))
+
+
+@pytest.mark.parametrize(("label", "n"), [(1.9, 11), (-1, 11), (4, 1), (math.nan, 1)])
+def test_labels_that_are_no_classes_are_refused_and_not_cut(label, n):
+    """As whole numbers, 1.9 and 1 would be the same class."""
+    y, one = numpy.zeros(n), [mx.cpu(0)]
+    y[-1] = label
+    replicas = [get_params([numpy.eye(4)], one[0])]
+    with pytest.raises(ValueError, match=f"label {label}.*: classes are 0 to 3"):
+        evaluate_accuracy(numpy.ones((n, 4)), y, replicas, one, net=scores)
 
 
 def test_several_contexts_with_several_threads_each_do_not_hang(data):
@@ -299,3 +326,16 @@ def test_data_and_states_of_another_kind_are_named(implementation, data):
     refused(SettingError, "training labels are <U.*: write integers", data=text)
     lists = replace(data, X_test=data.X_test.tolist())
     refused(SettingError, "test images are a list: write a NumPy array", data=lists)
+    X, y = (numpy.ma.masked_array(a, a > 5) for a in (data.X_train, data.y_test))
+    refused(TypeError, "training images is a masked", data=replace(data, X_train=X))
+    refused(TypeError, "test labels is a masked array", data=replace(data, y_test=y))
+
+
+def test_gluon_has_one_replica_per_context(data):
+    """From scratch two replicas on one context train as on two."""
+    twice = {"devices": [mx.cpu(0)] * 2, "data": data, **RECIPE, "num_epochs": 1}
+    with pytest.raises(DeviceError, match=r"cpu\(0\), cpu\(0\).*: list each context"):
+        next(concise.train(**twice))
+    (record,) = lenet.train(**twice)
+    (expected,) = lenet.train(**{**twice, "devices": "cpu:2"})
+    assert record.train_loss == expected.train_loss

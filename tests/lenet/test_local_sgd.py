@@ -6,6 +6,7 @@ import pytest
 from d2lpar import datasets, devices, lenet, local_sgd
 from d2lpar.book_lenet import init_lenet
 from d2lpar.buckets import Bucket
+from d2lpar.errors import SettingError
 
 SIZES = {"global_batch_size": 16, "lr": 0.05, "seed": 3}
 PARAMETERS = sum(p.size for p in init_lenet())
@@ -97,3 +98,19 @@ def test_the_outer_step_is_nesterovs():
         start -= 0.7 * (change + 0.9 * velocity)
         for replica in two:
             numpy.testing.assert_allclose(replica.values.asnumpy(), start, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("outer", "says"),
+    [
+        (0.7, r"outer 0.7: write \(learning rate, momentum\)"),
+        ((0.7, "0.9"), "outer .*'0.9'"),
+        ((0.7, 0.9, 1), "outer "),
+        ((-0.7, 0.9), "lr -0.7"),
+        ((0.7, 1), "momentum 1: write a number from 0 to below 1"),
+        ((0.7, numpy.nan), "momentum nan"),
+    ],
+)
+def test_an_outer_step_that_cannot_be_is_refused(data, outer, says):
+    with pytest.raises(SettingError, match=says):
+        next(local_sgd.train(devices="cpu:2", data=data, outer=outer, **SIZES))

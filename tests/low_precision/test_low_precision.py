@@ -118,6 +118,18 @@ def test_each_precision_agrees_with_float32(precision, least, most_bytes, task, 
     assert (row.n, row.per_device_batch_size) == (1, 100)
 
 
+def test_without_calibration_every_batch_has_its_own_ranges(data, params):
+    """By default MXNet's dense layers keep those of the first batch."""
+    bright = datasets.to_float(data.X_test[:50])
+    dark, scores = bright / 8, []
+    for batches in ([dark], [bright, dark]):
+        net = lower(gluon_lenet(params), "int8-none", bright, CPU, 50)
+        with lowering_semantics():
+            *_, last = [net(lowering_array(X, CPU)).asnumpy() for X in batches]
+        scores.append(last)
+    numpy.testing.assert_array_equal(*scores)
+
+
 def test_mxnet_gets_the_calibrated_ranges_as_numbers(params, task, monkeypatch):
     """NumPy 2.4 and later convert no array of one element to a C float."""
     quantization, given = mx.contrib.quantization, []

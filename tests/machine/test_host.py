@@ -85,3 +85,5 @@ def test_what_only_linux_has_is_not_needed(monkeypatch):
     assert 0 < host.process_status("VmRSS") < host.process_status("VmSize")
     memory, card = host.host_memory(), cards.cpu_card()
     assert 0 < memory.free <= memory.total and card.model
+    monkeypatch.setattr(host.psutil, "Process", None)  # on Linux it reads /proc
+    assert 0.5 < host.process_status("VmHWM") / linux < 2

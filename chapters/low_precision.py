@@ -353,7 +353,7 @@ chapter.show(figure, "outlier")
 #
 # With 1,000 images a difference of a few tenths of a point means little. We therefore
 # read the record of a network that was trained on all of Fashion-MNIST and tested on
-# its 10,000 test images ([table](../figures/low_precision/book-1thread-results.txt)).
+# its 10,000 test images ([table](../figures/low_precision/book,threads=1-results.txt)).
 # For each row we compare the loss with `2 * sqrt(d)`, where d images have changed their
 # class. (BERT's losses above are in per cent of a score, ours in points of accuracy.)
 #

@@ -31,7 +31,8 @@ from matplotlib.figure import Figure
 
 from d2lpar import allreduce, chapter, datasets, devices, mx, np, split_batch
 from d2lpar.least_squares import LeastSquare, solve
-from d2lpar.records.comparison import phrase, summarize
+from d2lpar.least_squares.result import seconds_of
+from d2lpar.records.comparison import phrase
 from d2lpar.records.kinds import ArmSample, PointRecord
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s", force=True)  # warnings
@@ -378,19 +379,12 @@ for condition in (10, 30, 100):
 # each, and on one and two H200s. A ratio is printed only where the rule of Chapter 4
 # tells one.
 
-
 # %%
-def seconds(name):
-    """The times of a recorded solve."""
-    points = chapter.record(f"{name}.jsonl").lines_of(PointRecord)
-    last = max(point.iteration for point in points)
-    return summarize([p.seconds for p in points if p.iteration == last])
-
-
 records = {"cpu": "least_squares/book-1thread", "gpu": "h200/least_squares/book"}
 for kind, name in records.items():
     for method in ("normal", "cgls", "tsqr"):
-        one, both = (seconds(f"{name}-{method}-{kind}{n}") for n in (1, 2))
+        runs = (chapter.record(f"{name}-{method}-{kind}{n}.jsonl") for n in (1, 2))
+        one, both = map(seconds_of, runs)
         print(fill(f"{kind}, {method}: {phrase('on 2', both, 'on 1', one)}", 88))
 
 # %% [markdown]

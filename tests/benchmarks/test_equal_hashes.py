@@ -39,8 +39,8 @@ def test_equal_is_said_of_the_last_parameters_of_all_trainings(hashes, equal, tm
 
 @pytest.mark.skipif(not RECORDS.is_dir(), reason="not a checkout")
 @pytest.mark.parametrize(
-    "path", {*RECORDS.glob("same_bits*")} - {*RECORDS.glob("*times*")}, ids=str
+    "name", ["same_bits.jsonl", "same_bits-book.jsonl", "same_bits-mxnet2.jsonl"]
 )
-def test_the_committed_trainings_are_equal(path):
-    run = files.read(path)
+def test_the_committed_trainings_are_equal(name):
+    run = files.read(RECORDS / name)
     assert run.lines_of(ArmSample) and same_bits.report(run)

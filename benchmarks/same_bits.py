@@ -27,7 +27,7 @@ import arms
 from d2lpar import experiments
 from d2lpar.machine.builds import mxnet_version
 from d2lpar.machine.host import usable_cores
-from d2lpar.records.kinds import ArmSample, Run, group
+from d2lpar.records.kinds import ArmSample, Run
 from d2lpar.text import plain_table, plural
 
 WAYS = {"scratch": "from scratch", "concise": "in Gluon"}
@@ -84,19 +84,24 @@ def hashed(args: argparse.Namespace) -> Run:
     return run
 
 
-def report(run: Run) -> bool:
-    """Print the last hash of each training; return whether those of a seed agree."""
+def last_hashes(run: Run) -> dict[tuple[str, int], set]:
+    """Return how the trainings of each work and seed end; None for a missing one."""
     samples = run.lines_of(ArmSample)
     last = {(line.work, line.round, line.arm): line.params_sha256 for line in samples}
-    rows, expected, all_equal = [], {line.arm for line in run.lines}, True
-    for (work, seed), keys in group(last, lambda key: key[:2]).items():
-        found = {last[key] for key in keys}
-        equal = len(found) == 1 and {key[2] for key in keys} == expected
-        all_equal &= equal
-        hashes = ", ".join(sorted(str(one)[:12] for one in found))
-        rows.append([work, str(seed), str(len(keys)), "yes" if equal else "NO", hashes])
-    print(plain_table(["", "seed", "trainings", "equal", "SHA-256"], rows, names=1))
-    return all_equal and bool(rows)
+    arms_there = {line.arm for line in run.lines}
+    keys = dict.fromkeys(key[:2] for key in last)
+    return {key: {last.get((*key, arm)) for arm in arms_there} for key in keys}
+
+
+def report(run: Run) -> bool:
+    """Print the last hashes of each work and seed; return whether all are equal."""
+    found = last_hashes(run)
+    rows = []
+    for (work, seed), hashes in found.items():
+        words = ", ".join(sorted(str(one)[:12] for one in hashes))
+        rows.append([work, str(seed), "yes" if len(hashes) == 1 else "NO", words])
+    print(plain_table(["", "seed", "equal", "SHA-256"], rows, names=1))
+    return bool(found) and all(len(hashes) == 1 for hashes in found.values())
 
 
 def timed(args: argparse.Namespace) -> Run:

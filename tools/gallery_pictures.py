@@ -718,7 +718,7 @@ def peers(cores: Runs, gpus: Runs, d2ls: Runs, forms: Runs) -> Picture:
     """How fast is d2lpar beside PyTorch and d2l?"""
     of_forms = [arm for run in forms for arm in arm_times(run)]
     arms = {
-        f"{machine(cores[0])}: each library's fastest row": fastest(cores),
+        f"{machine(cores[0])}: fastest measured rows": fastest(cores),
         f"{gpus[0].header.on_gpus[0]}: PyTorch eager, JAX by step": fastest(
             [*gpus, *d2ls]
         ),
@@ -740,8 +740,8 @@ def peers(cores: Runs, gpus: Runs, d2ls: Runs, forms: Runs) -> Picture:
         when=all(c.ratio > 1 for c in beaten), by=[*beaten, form],
     )  # fmt: skip
     words = (
-        "an epoch of LeNet, 60,000 images, batch 256; every training learns; d2l's "
-        "PyTorch tab was not measured on these cores"
+        "an epoch of LeNet, 60,000 images, batch 256; every training learns; "
+        "d2l's PyTorch tab not on cores"
     )
     named = {
         heading: [

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import memory_estimate
+import same_bits
 from gallery_pictures import FIGURES, PICTURES, to_accuracy
 from PIL import Image
 
@@ -254,10 +255,10 @@ def _hashes(runs: Runs) -> str:
     """In how many seeds trainings on several numbers of contexts ended equal."""
     rows = []
     for run in runs:
+        ends = same_bits.last_hashes(run)
         for work, same in group(run.lines_of(ArmSample), lambda x: x.work).items():
-            ends = {(x.round, x.arm): x.params_sha256 for x in same}
-            by_seed = group(ends.items(), lambda end: end[0][0], lambda end: end[1])
-            equal = sum(len({*hashes}) == 1 for hashes in by_seed.values())
+            by_seed = [hashes for key, hashes in ends.items() if key[0] == work]
+            equal = sum(len(hashes) == 1 for hashes in by_seed)
             contexts = ", ".join(dict.fromkeys(x.arm.split()[0] for x in same))
             epochs = max(x.epoch or 0 for x in same)
             seeds = f"{equal} of {len(by_seed)}"

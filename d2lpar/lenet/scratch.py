@@ -128,7 +128,7 @@ def accuracy(
         shards = split_batch(X_batch, y_batch, busy(devices, X_batch))
         for X_k, y_k, params in zip(*shards, device_params):
             scores = net(X_k, params)
-            check_classes(y_batch, scores.shape[1])
             y_hat = scores.argmax(axis=1).astype("int32")
             hits.append((y_hat == y_k.astype("int32")).sum())
+        check_classes(y_batch, scores.shape[1])
     return sum(float(h) for h in hits) / len(y)

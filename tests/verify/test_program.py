@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy
 import programs
@@ -78,32 +79,24 @@ def test_noise_of_its_own_is_given_to_the_single_process():
     assert check_rows(one, many)[0].verdict == "skipped"
 
 
-REPLAYED = """
-import types
-import numpy, torch
-from d2lpar.verify.torch.prelude import Recorder
-
-def calls(k):  # of a process: two steps, of a model and of a loss with weights each
-    return [
-        [numpy.full((2, 6), k)], [numpy.full(2, 10 + k), numpy.ones(3)],
-        [numpy.full((2, 6), 20 + k)], [numpy.full(2, 30 + k), numpy.ones(3)],
-    ]
-
-for call, leaf, size, split, first in [
+@pytest.mark.parametrize("call, leaf, size, split, first", [
     (0, 0, (4, 6), False, 0), (1, 0, (4,), False, 10), (1, 1, (3,), False, 1),
     (1, 0, (2,), True, 10), (2, 0, (2, 6), True, 1), (3, 0, (2,), True, 11),
     (5, 0, (2,), True, 30), (6, 0, (2, 6), True, 21),
-]:
-    recorder = types.SimpleNamespace(replayed=[calls(0), calls(1)], split=split, each=2)
+])  # fmt: skip
+def test_a_single_process_gets_what_all_had(call, leaf, size, split, first):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from d2lpar.verify.torch.prelude import Recorder
+
+    def calls(k):  # of process k: two steps, each of a model and a loss with weights
+        return [
+            [numpy.full((2, 6), k)], [numpy.full(2, 10 + k), numpy.ones(3)],
+            [numpy.full((2, 6), 20 + k)], [numpy.full(2, 30 + k), numpy.ones(3)],
+        ]  # fmt: skip
+
+    recorder = SimpleNamespace(replayed=[calls(0), calls(1)], split=split, each=2)
     new = Recorder.recorded(recorder, torch.ones(size), call, leaf)
-    assert (new.shape, new.flatten()[0]) == (size, first), (call, leaf, split, new)
-"""
-
-
-@pytest.mark.slow
-def test_a_single_process_gets_what_all_had():
-    programs.needs("torch")
-    subprocess.run([sys.executable, "-c", REPLAYED], check=True)
+    assert (new.shape, new.flatten()[0]) == (size, first)
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_no_text_is_on_a_legend_or_on_another_text(picture):
 @pytest.mark.slow
 def test_every_committed_record_is_drawn(tmp_path):
     runs = [files.read(path) for path in sorted(FIGURES.rglob("*.jsonl"))]
-    assert len(runs) == 146
+    assert len(runs) == 147
     for k, sweep in enumerate(group(runs, files.sweep_of).values()):
         folder = tmp_path / str(k)
         if isinstance(sweep[0].header, BenchmarkHeader):

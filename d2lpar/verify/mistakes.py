@@ -51,7 +51,9 @@ def explain(bench: Bench, n: int, words: dict, is_even: bool, known) -> tuple[st
         found, wrong = (often[0], {"k": near[k][often[0]]}), steps[k]
         if "mean of means" in found and bench.differing(*bench.both(range(small))):
             found = "another algorithm", {}  # the mean would be right there
-    for find, one in product((stale, row_counts, factor, inexact), steps):
+    # Even batches first: no row is repeated or dropped to fill them.
+    even_first = sorted(steps, key=lambda one: one.n % N > 0)
+    for find, one in product((stale, row_counts, factor, inexact), even_first):
         with suppress(RunError):
             if not found and (found := find(bench, one, words)):
                 wrong = one
@@ -340,7 +342,9 @@ def row_counts(bench: Bench, wrong: Wrong, words) -> tuple[str, dict] | None:
         return "repeated rows", {}
     # The rows of a device have a weight of 1 / N together, if it takes their mean.
     shares = [N * right[counts == c].sum() * c for c in set(counts)]
-    is_whole = all(abs(share - round(share)) < 0.05 for share in shares)
+    # Without tokens their number tells how much each row counts.
+    sizes = [] if bench.form == "weighted" else [*n / (N * counts)]
+    is_whole = all(abs(k - round(k)) < 0.05 for k in shares + sizes)
     if is_whole and "accumulate" not in words:
         return "mean of means" + " of tokens" * (bench.form == "weighted"), {}
     return "unequal rows", {"least": least, "most": most}

@@ -243,8 +243,19 @@ def low(cast, factor=lambda N: 1):
     return step
 
 
+def largest_half(g):
+    return g * (abs(g) >= numpy.quantile(abs(g), 0.5))
+
+
 def each(function):
     return lambda params, parts: add([function(g) for g in part] for part in parts)
+
+
+def weighted_devices(params, parts):
+    """Count the rows of every other device three times as much."""
+    weights = numpy.resize([3.0, 1.0], len(parts))
+    weights *= len(parts) / weights.sum()
+    return add(scale(w, part) for w, part in zip(weights, parts))
 
 
 def noise(params, parts):
@@ -271,6 +282,7 @@ WRONG = {
     "pieces summed again": (sums_again, "unequal rows", False),
     "one device zeroed": (zeroes_one, "stale gradient", False),
     "filled with zeros": (filled, "padding", False),
+    "the largest half": (changed(each(largest_half)), "", False),
     "one percent": (changed(lambda _, p: scale(1.01, add(p))), "factor", False),
     "root": (changed(lambda _, p: scale(2**0.5, add(p))), "factor", False),
     "float32": (changed(each(lambda g: g.astype("f4"))), "single precision", False),
@@ -298,6 +310,12 @@ def test_a_strangers_mistake_is_named(name, num_devices):
     for seed in range(2):
         *checks, summary = verify(subject(step, tokens), num_devices, seed=seed)
         assert (summary.verdict, summary.mistake) == ("wrong", mistake), checks
+
+
+def test_weights_of_devices_are_no_mean_of_means():
+    """On four devices all rows of equal weight have a whole share together."""
+    *_, summary = verify(subject(changed(weighted_devices)), 4)
+    assert (summary.verdict, summary.mistake) == ("wrong", "unequal rows")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

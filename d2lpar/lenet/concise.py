@@ -22,7 +22,7 @@ from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import TrainingState, setup
 from d2lpar.parallel import busy, shares, split_batch, sum_in_tree
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import check_dtype, check_labels, check_losses, check_rate
+from d2lpar.step_checks import check_dtype, check_labels, check_losses
 
 
 def build(
@@ -34,7 +34,6 @@ def build(
 ) -> tuple[network.LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
     """Return the compiled network, with `params` on every device, trainer and loss."""
     check_distinct(devices)
-    check_rate(lr)  # None would be Gluon's 0.01
     kind = devices[0].device_type
     is_large = per_device_batch_size >= network.bias_as_weight_from()
     net = network.LeNet(kind == "gpu" and is_large, channels)

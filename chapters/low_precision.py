@@ -207,6 +207,10 @@ chapter.answer("of 1,000 images in another class", round(changed), exact=False)
 # nearest to the original one in Kullback-Leibler divergence. Without calibration
 # ("none"), MXNet scans every batch for its range.
 #
+# On CPUs a calibrated convolution has one scale per output channel for its weights,
+# also where we ask MXNet for one per tensor. The rows "int8-channels" below therefore
+# differ from "int8" in the dense layers only.
+#
 # Each precision runs in its own process, because some of them crash MXNet.
 
 # %%
@@ -382,17 +386,18 @@ chapter.answer("points lost with the outlier", lost["stretched", "int8-naive"])
 chapter.score()
 
 # %% [markdown]
-# Without an outlier, and after equalising, calibrated INT8 with one scale per tensor
-# loses a few tenths of a point at most. In two of these four rows the loss is above
-# `2 * sqrt(d)`, so it is unlikely to be chance alone. With one scale per channel the
+# Without an outlier, and after equalising, "naive" and "entropy" lose a few tenths of a
+# point at most. In two of these four rows the loss is above `2 * sqrt(d)`, so it is
+# unlikely to be chance alone. With one scale per channel in the dense layers, too, the
 # loss is below it. With the outlier, "naive" loses more than ten points, and the
 # clipping of "entropy" saves about half of them. How could one have known? Nineteen of
 # twenty channels are left with two steps.
 #
-# Without calibration the network with the outlier loses even more. A candidate for the
-# cause is the type. MXNet uses the signed type where it has no limits, so the other
-# channels are left with one step instead of two. Exercise 4 tests this. Calibration
-# also matters for the speed: "naive" is more than twice as fast as "none".
+# Without calibration the network with the outlier loses even more. There are two
+# candidates for the cause. MXNet uses the signed type where it has no limits, so the
+# other channels are left with one step instead of two. Its convolutions then also have
+# only one scale per tensor for their weights. Exercise 4 tests both. Calibration also
+# matters for the speed: "naive" is more than twice as fast as "none".
 #
 # ## On a GPU
 #
@@ -465,11 +470,13 @@ if __name__ == "__main__":
 # 3. *On paper.* A tensor's largest magnitude is 6.35. What becomes of 0.02 and of 0.03
 #    in INT8 with a sign? *(The step is `6.35 / 127 = 0.05`: 0.02 becomes 0, and 0.03
 #    becomes 0.05.)*
-# 4. **The type.** Let `to_int8` always use 127 and repeat the cells of the outlier.
-#    Does this explain the accuracy of "int8-none"? *(Compare the agreement of "second
-#    limit x 1" with and without the change. The type explains the part by which the
-#    agreement falls. The record has a different network, so compare the falls from
-#    "int8-naive" to "int8-none" rather than the agreements themselves.)*
+# 4. **The type and the weights.** Let `to_int8` always use 127 and repeat the cells of
+#    the outlier. Which part of the loss of "int8-none" is due to the type, and which to
+#    the scales of the weights? *(Without the change, "per channel" resembles MXNet's
+#    "int8-naive". The agreement falls from there to "second limit x 1" by the scales of
+#    the weights. With the change, "second limit x 1" resembles "int8-none": the second
+#    fall is that of the type. The record has a different network, so compare the falls
+#    rather than the agreements.)*
 # 5. **How far may one cut?** Clip the second limit of the stretched network to 0.9,
 #    0.7, 0.5, 0.3, 0.1, 0.01 and 0.001 of it. Where is the agreement best? *(Between
 #    the extremes: with 1 the other channels have two steps, and with 0.01 the stretched

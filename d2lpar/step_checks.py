@@ -17,6 +17,8 @@ from d2lpar.book_lenet import lenet
 from d2lpar.datasets.fashion import check_scaled
 from d2lpar.errors import SettingError
 
+# Numbers that MXNet takes: no Fraction. A float16 over the batch size would be inexact.
+REALS = (int, float, numpy.integer, numpy.float32)
 # Dtypes of MXNet.
 DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
 
@@ -110,9 +112,10 @@ def share_host_memory(arrays: Sequence[numpy.ndarray]) -> bool:
 
 
 def check_rate(lr: float) -> None:
-    """Raise :class:`SettingError` unless `lr` is a finite number greater than 0."""
-    if not (isinstance(lr, numbers.Real) and 0 < lr < math.inf):
-        raise SettingError(f"lr {lr!r}: write a finite number greater than 0")
+    """Raise :class:`SettingError` unless `lr` is a finite float or int above 0."""
+    if not (isinstance(lr, REALS) and 0 < lr < math.inf):
+        shown = " ".join(repr(lr).split())  # an array's has lines
+        raise SettingError(f"lr {shown}: write a finite float greater than 0")
 
 
 def check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
@@ -172,7 +175,7 @@ def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
     if not isinstance(loss, softmax) or not loss._sparse_label:
         return
     num_classes = y_hat.shape[loss._axis]
-    if y_hat.ndim == 2 and y.size != y.shape[0]:
+    if y_hat.ndim == 2 and y.shape not in (y.shape[:1], (len(y), 1)):
         raise ValueError(f"y {y.shape}: write class numbers (n,), not one-hot vectors")
     check_classes(y, num_classes)
 

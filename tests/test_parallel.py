@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from fractions import Fraction
 
 import numpy
 import pytest
@@ -263,6 +264,7 @@ def three_classes(X, params):
         ([1, 2, 3], "label 3: classes are 0 to 2"),
         ([0, 0.5, 0], "label 0.5"),
         (numpy.eye(3), r"y \(3, 3\): write class numbers"),
+        (numpy.zeros((3, 1, 1)), r"y \(3, 1, 1\): write class numbers"),
     ],
 )
 def test_labels_of_any_net_with_gluons_softmax_loss(y, says):
@@ -471,7 +473,9 @@ X, Y = numpy.ones((4, 4)), numpy.zeros(4)
         ({"y": Y[:3]}, ValueError, r"\(4, 4\) and y \(3,\)"),
         ({"X": X.astype("float32")}, TypeError, "float32.*float64"),
         ({"loss": lambda y_hat, y: squared(y_hat, y).mean()}, ValueError, r"\(\)"),
-        ({"lr": numpy.nan}, ValueError, "lr nan: write a finite number greater than 0"),
+        ({"lr": numpy.nan}, ValueError, "lr nan: write a finite float greater than 0"),
+        ({"lr": Fraction(1, 10)}, ValueError, r"lr Fraction\(1, 10\): write"),
+        ({"lr": mx.nd.array([0.1])}, ValueError, r"lr \[0.1\] <NDArray .*: write"),
         ({"lr": 0}, ValueError, "lr 0"),
         ({"lr": -0.1}, ValueError, "lr -0.1"),
         ({"lr": "0.1"}, ValueError, "lr '0.1'"),

@@ -198,11 +198,14 @@ def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
 
 def compiler() -> list[str]:
     """Return the command of the C++ compiler: $CXX, the system's, or ziglang's."""
-    if command := shlex.split(os.environ.get("CXX", "")):
-        if not shutil.which(command[0]):
-            raise KernelError(
-                f"CXX={shlex.join(command)}: there is no such compiler; unset CXX"
-            )
+    chosen = os.environ.get("CXX", "")
+    try:
+        command = shlex.split(chosen)
+    except ValueError as error:  # a quotation mark alone
+        raise KernelError(f"CXX={chosen}: {error}; mend or unset CXX") from None
+    if command and not shutil.which(command[0]):
+        raise KernelError(f"CXX={chosen}: there is no such compiler; unset CXX")
+    if command:
         return command
     for name in COMPILERS:
         if shutil.which(name):
@@ -234,10 +237,16 @@ def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
         if not path.is_file():
             with replacing(path) as tmp:
                 compile_cpp(text, name, command, tmp)
-        library = ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(
             f"kernel {name}: {error}; XDG_CACHE_HOME names another cache"
+        ) from None
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:  # cut off by a full disk, or a folder without execution
+        raise KernelError(
+            f"kernel {name}: {error}; delete this file, or name another cache in "
+            "XDG_CACHE_HOME"
         ) from None
     return CpuKernel(library.cuda_launch, library.cuda_free, parameters)
 
@@ -247,15 +256,21 @@ def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         cpp = Path(folder, "kernel.cpp")
         cpp.write_text(text, encoding="utf-8")
-        done = subprocess.run(
-            [*command, *FLAGS, str(cpp), "-o", str(to)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**os.environ, "LC_ALL": "C"},  # the user sees the first error
-        )
+        try:
+            done = subprocess.run(
+                [*command, *FLAGS, str(cpp), "-o", str(to)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env={**os.environ, "LC_ALL": "C"},  # the user sees the first error
+            )
+        except OSError as error:  # it is there, and is no program
+            raise KernelError(
+                f"compiler {shlex.join(command)}: {error.strerror}; name another in CXX"
+            ) from None
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no message"]
+        ending = f"{shlex.join(command)} ended with status {done.returncode}"
+        lines = done.stderr.strip().splitlines() or [ending]
         shown = next((line for line in lines if "error" in line), lines[0])
         raise KernelError(f"kernel {name} does not compile: {shown}")
 

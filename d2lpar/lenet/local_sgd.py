@@ -6,7 +6,6 @@ al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -20,7 +19,7 @@ from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import setup, start
 from d2lpar.parallel import allreduce, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import check_rate
+from d2lpar.step_checks import REALS, check_rate
 
 
 def train(
@@ -86,7 +85,7 @@ def train(
 def check_outer(outer: tuple[float, float]) -> None:
     """Raise :class:`SettingError` unless a learning rate > 0 and a momentum below 1."""
     is_pair = isinstance(outer, (tuple, list)) and len(outer) == 2
-    if not (is_pair and all(isinstance(number, numbers.Real) for number in outer)):
+    if not (is_pair and all(isinstance(number, REALS) for number in outer)):
         raise SettingError(f"outer {outer!r}: write (learning rate, momentum)")
     check_rate(outer[0])
     if not 0 <= outer[1] < 1:

@@ -47,6 +47,8 @@ def train(
     trainer = workers.trainer(net.collect_params(), lr)
     losses_of = concise.ShardLosses(net, loss_of)
     order = state.order(state.epoch + 1, n)
+    own = [workers.part(batch) for batch in batch_slices(n, global_batch_size)]
+    share = sum(part.stop - part.start for part in own) / n
     for _ in range(num_epochs):
         epoch = Epoch()
         orders = [np.array(order, dtype="int32", ctx=device) for device in devices]
@@ -58,7 +60,8 @@ def train(
         order = state.order(state.epoch + 2, n)
         loss = epoch.end_training(n)
         acc = concise.evaluate(net, X_test, y_test, devices)
-        loss, acc = workers.epoch_means(loss, acc, len(y_test) / len(data.y_test))
+        of_test = len(y_test) / len(data.y_test)
+        loss, acc = workers.epoch_means(loss, acc, share, of_test)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
         state.finish_epoch(get_host_params(net), lr)
         yield record

@@ -1,6 +1,8 @@
 """A trained Gluon network lowered to bfloat16, float16 or INT8 for inference.
 
 For INT8 "naive" and "entropy" learn tensors' ranges, "none" measures every batch's.
+On CPUs "channels" changes dense layers only: with learnt ranges MXNet's convolutions
+have one scale per output channel for their weights in any case.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def measure(
     """Train LeNet in float32, yielding its epochs; then a row for each precision.
 
     `recipe` goes to :func:`d2lpar.lenet.concise.train`; with `params` nothing is
-    trained. INT8 with one scale per tensor follows again with an outlier of
-    `stretch_factor` (none if 1), before and after equalising.
+    trained. INT8 without "channels" follows again with an outlier of `stretch_factor`
+    (none if 1), before and after equalising.
     """
     devices, data, state = setup(num_devices, devices, seed, data, None)
     for name in precisions:

@@ -106,12 +106,16 @@ class Workers:
         return self._divisor
 
     def epoch_means(
-        self, train_loss: float, test_acc: float, share: float
+        self, train_loss: float, test_acc: float, share: float, of_test: float
     ) -> tuple[float, float]:
-        """Return the means over all workers; this worker's if sums are inexact."""
+        """Return the means over all workers; this worker's if sums are inexact.
+
+        `train_loss` is this worker's sum over the number of all samples, of which it
+        has the `share`; `test_acc` is the accuracy on a share `of_test`.
+        """
         if self.info.variant:
-            return train_loss * self.count, test_acc
-        loss, acc = self.total(numpy.array([train_loss, test_acc * share])).tolist()
+            return train_loss / (share or 1), test_acc
+        loss, acc = self.total(numpy.array([train_loss, test_acc * of_test])).tolist()
         return loss, acc
 
     # Sums, to the bit

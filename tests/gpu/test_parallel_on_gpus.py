@@ -8,7 +8,7 @@ from support.steps import buckets, concise, distance, params_of, scratch
 
 from d2lpar import book_lenet
 from d2lpar._mxnet import autograd, mx, np, npx
-from d2lpar.parallel import allreduce, get_params
+from d2lpar.parallel import allreduce, get_params, train_batch
 
 pytestmark = pytest.mark.gpu
 
@@ -31,6 +31,30 @@ def test_steps_on_gpus_are_those_of_a_cpu(train, n, gpus):
     for replica in replicas[1:]:
         for p, q in zip(replica, replicas[0]):
             numpy.testing.assert_array_equal(p, q)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_parameters_that_are_one_number_take_numpys_steps(dtype, gpus):
+    """MXNet's older operations, which GPUs call in float32, take () for no shape."""
+    rng = numpy.random.default_rng(0)
+    X, y = rng.normal(size=(5, 2)).astype(dtype), rng.normal(size=5).astype(dtype)
+    params = [numpy.array(value, dtype) for value in ([0.5, -0.5], 0.5, 0.25)]
+    replicas = [get_params(params, gpu) for gpu in gpus]
+
+    def net(X, params):
+        return np.dot(X, params[0]) * params[1] + params[2]
+
+    def squared(y_hat, y):
+        return (y_hat - y) ** 2
+
+    for _ in range(STEPS):
+        train_batch(X, y, replicas, gpus, 0.1, net=net, loss=squared)
+        w, scale, shift = params
+        slope = 2 * (X @ w * scale + shift - y) / len(y)
+        grads = X.T @ slope * scale, (slope * (X @ w)).sum(), slope.sum()
+        params = [p - 0.1 * grad for p, grad in zip(params, grads)]
+    for replica in replicas:
+        assert distance([p.asnumpy() for p in replica], params) < CLOSE
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])

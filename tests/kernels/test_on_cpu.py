@@ -48,3 +48,27 @@ def test_compilers_are_looked_for_in_turn(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     with pytest.raises(KernelError, match="CXX=no-such-compiler -O1"):
         load("x[0] = 4;")
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("#!/bin/sh\nexit 5\n", "does not compile: .*cxx ended with status 5"),
+        ("#!/no/such/shell\n", "compiler .*cxx: No such file.*another in CXX"),
+        ("#!/bin/sh\nexit 0\n", r"\.so: file too short; delete this file"),
+    ],
+)
+def test_a_compiler_that_compiles_nothing_is_named(monkeypatch, tmp_path, script, says):
+    (tmp_path / "cxx").write_text(script)
+    (tmp_path / "cxx").chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
+    for _ in range(2):  # what is in the cache now explains itself, too
+        with pytest.raises(KernelError, match=says):
+            load("x[0] = 5;")
+
+
+def test_a_quotation_mark_alone_in_cxx_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "g++ '-O1")
+    with pytest.raises(KernelError, match="CXX=g.. '-O1: No closing quotation"):
+        load("x[0] = 6;")

@@ -6,6 +6,7 @@ Where workers really communicate, each is a process of a launch on loopback.
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 from support.command import d2lpar
 
-from d2lpar import datasets, lenet, lenet_concise
+from d2lpar import datasets, lenet, lenet_concise, lenet_workers
+from d2lpar._mxnet import gluon
 from d2lpar.errors import SettingError
 from d2lpar.records import checkpoints, files
 from d2lpar.runs import child
 from d2lpar.workers import node, plan, supervisor
+from d2lpar.workers.group import Workers
 from d2lpar.workers.supervisor import Process, free_port, supervise
 
 # 4 batches, the last of 2 samples: the third of three workers has none.
@@ -194,6 +197,34 @@ def test_workers_times_devices_equal_one_device(launched):
             losses = [epoch.train_loss for epoch in epochs]
             np.testing.assert_allclose(trained["loss"], losses, rtol=1e-5)
             np.testing.assert_allclose(trained["acc"], [e.test_acc for e in epochs])
+
+
+class Alone(Workers):
+    """Worker 0 of three, whose sums are inexact, without the other two."""
+
+    def __init__(self):
+        self.info = node.WorkerInfo(0, 3, 1, "dist_async")
+        self.number, self.count, self.synchronous, self._divisor = 0, 3, False, None
+
+    def trainer(self, params, lr):
+        return gluon.Trainer(params, "sgd", {"learning_rate": lr}, kvstore=None)
+
+
+def test_an_own_loss_is_the_mean_of_the_own_samples():
+    """Worker 0 has 6 of 14 samples, not a third: its loss was 1.3 times as large."""
+    data = datasets.load("sample", n_train=14, n_test=5)
+    settings = {"devices": "cpu:1", "lr": 1e-9, "data": data, "global_batch_size": 7}
+    state = lenet.start(0, scale=0.1)
+    order = state.order(1, 14)
+    (epoch,) = lenet_workers.train(
+        num_epochs=1, state=state, workers=Alone(), **settings
+    )
+    rows = [*order[:3], *order[7:10]]
+    own = replace(data, X_train=data.X_train[rows], y_train=data.y_train[rows])
+    (alone,) = lenet_concise.train(
+        num_epochs=1, state=lenet.start(0, scale=0.1), **{**settings, "data": own}
+    )
+    assert epoch.train_loss == pytest.approx(alone.train_loss, rel=1e-5)
 
 
 # Whole launches

@@ -42,7 +42,7 @@ def epochs_of(words: list[str]) -> Iterator[dict]:
         done = subprocess.run(command, capture_output=True, text=True, cwd=out)
         if done.returncode:
             raise RunError(done.stdout[-2000:] + done.stderr[-2000:])
-        (path,) = Path(out).glob("*/*.jsonl")
+        (path,) = Path(out).glob("*/*/*.jsonl")
         for epoch in files.read(path).epochs:
             yield {
                 "seconds": epoch.seconds,
@@ -129,7 +129,7 @@ def launch(data: str, epochs: int, kill: bool) -> tuple[float, float]:
         stdout=subprocess.DEVNULL,
     )
     if kill:
-        while not (found := list(out.glob("*/[!.]*epoch000002.safetensors"))):
+        while not (found := list(out.glob("*/*/[!.]*epoch000002.safetensors"))):
             time.sleep(0.005)
         time.sleep(0.5)
         lost = time.time() - found[0].stat().st_mtime

@@ -126,7 +126,7 @@ def _present(measured: list[Run], folder: Path) -> None:
     text = "\n\n".join(filter(None, (about, answer)))
     print(f"\n{text}\n")
     drawn = experiments.draw(runs, folder, found)
-    page = report.write_page(folder.parent.parent, runs, found)
+    page = report.write_page(folder.parent.parent)
     if not in_notebook():
         print(f"pictures and tables: {page.resolve().as_uri()}")
         return

@@ -59,15 +59,10 @@ class Sweep(NamedTuple):
         return experiments.measured_by(self.runs)
 
 
-def write_page(
-    out: Path, measured: Sequence[Run] = (), found: Result | None = None
-) -> Path:
-    """Write the page of all sweeps ``<out>/<chapter>/<recipe>/``; return its path.
-
-    The result of the runs `measured` is `found`.
-    """
+def write_page(out: Path) -> Path:
+    """Write the page of all sweeps ``<out>/<chapter>/<recipe>/``; return its path."""
     lines, sections, headers = [], [], []
-    for sweep in sweeps(out, measured, found):
+    for sweep in sweeps(out):
         anchor = quote(f"{sweep.folder.parent.name}-{sweep.folder.name}")
         title = escape(f"{sweep.experiment.title} ({sweep.folder.name})")
         answer = escape(sweep.found.short or sweep.found.sentences[0])
@@ -109,9 +104,7 @@ def where_from(headers: Sequence[Header]) -> str:
     return f"{labels.hardware(headers)}; {period}; {data}."
 
 
-def sweeps(
-    out: Path, measured: Sequence[Run] = (), found: Result | None = None
-) -> list[Sweep]:
+def sweeps(out: Path) -> list[Sweep]:
     """Return all sweeps of a folder but dry runs, by chapter, the newest first.
 
     Those that cannot be shown are logged: a stranger's record must not end a run.
@@ -121,17 +114,15 @@ def sweeps(
         runs = _runs_in(folder)
         if not runs or runs[0].header.preset == "dry-run":
             continue
-        paths = {run.path for run in runs}
         try:
-            is_new = found and paths == {run.path for run in measured}
-            result = found if found and is_new else experiments.result(runs)
+            found = experiments.result(runs)
             number = experiments.measured_by(runs).number
         except Exception as error:
-            names = ", ".join(sorted(map(str, paths)))
+            names = ", ".join(str(run.path) for run in runs)
             why = f"{type(error).__name__}: {first_line(error)}"
             log.warning("index.html leaves out %s (%s)", names, why)
             continue
-        shown.append(Sweep(number, runs[-1].header.date, folder, runs, result))
+        shown.append(Sweep(number, runs[-1].header.date, folder, runs, found))
     shown.sort(key=lambda sweep: sweep.date, reverse=True)
     return sorted(shown, key=lambda sweep: sweep.number)
 

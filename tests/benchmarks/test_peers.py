@@ -59,29 +59,11 @@ def test_rows_on_a_cpu_have_the_same_threads_in_all():
 def test_rows_on_gpus_see_as_many_gpus_as_they_use(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
     found = arms("gpu", [1, 2])
-    theirs = {
-        name: arm.environment["CUDA_VISIBLE_DEVICES"]
-        for name, arm in found.items()
-        if arm.is_peer
-    }
-    assert theirs == {
-        "d2l's notebook loop, 1 GPU": "4",
-        "d2l's notebook loop, 2 GPUs": "4,6",
-        "d2l's PyTorch tab, 1 GPU": "4",
-        "d2l's PyTorch tab, 2 GPUs": "4,6",
-        "PyTorch, eager, 1 GPU": "4",
-        "PyTorch, CUDA graph, 1 GPU": "4",
-        "PyTorch, torch.compile, 1 GPU": "4",
-        "PyTorch, torch.compile, CUDA graph, 1 GPU": "4",
-        "PyTorch DDP, eager, 1 GPU": "4",
-        "PyTorch DDP, CUDA graph, 1 GPU": "4",
-        "PyTorch DDP, eager, 2 GPUs": "4,6",
-        "PyTorch DDP, CUDA graph, 2 GPUs": "4,6",
-        "JAX, a call per step, 1 GPU": "4",
-        "JAX, a call per epoch, 1 GPU": "4",
-        "JAX, a call per step, 2 GPUs": "4,6",
-        "JAX, a call per epoch, 2 GPUs": "4,6",
-    }
+    for name, arm in found.items():
+        if arm.is_peer:
+            seen = "4,6" if "2 GPUs" in name else "4"
+            assert arm.environment["CUDA_VISIBLE_DEVICES"] == seen, name
+    assert sum(arm.is_peer for arm in found.values()) == 16
     captured = found["PyTorch DDP, CUDA graph, 2 GPUs"]
     assert captured.job["device"] == "cuda" and captured.job["form"] == "graph"
 

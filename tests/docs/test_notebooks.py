@@ -49,11 +49,6 @@ def test_every_relative_link_of_a_notebook_resolves(path):
     assert not [link for link in relative if not (path.parent / link).exists()]
 
 
-def test_a_link_to_a_chapter_becomes_one_to_its_notebook(tmp_path):
-    text = with_prose("[6](scaling.py), [4](timing.py#a) and [it](../a/b.py)", tmp_path)
-    assert text == "[6](scaling.ipynb), [4](timing.ipynb#a) and [it](../a/b.py)"
-
-
 @pytest.mark.slow
 def test_the_notebook_of_two_t4s_runs_on_two_contexts(tmp_path, monkeypatch):
     ipython = pytest.importorskip("IPython", reason="no IPython: extra docs")

@@ -119,7 +119,7 @@ def test_the_flags_of_a_command_exist(line):
         given = {word.partition("=")[0] for word in flags}
         assert given <= known
         if here[0] == "run":
-            assert here[1] in {*EXPERIMENTS, "all"}
+            assert here[1] in EXPERIMENTS
         words = rest
 
 

@@ -64,16 +64,3 @@ def test_what_a_cell_prints_comes_after_the_questions_that_it_answers(decks):
     assert outputs and all(kinds[k - 1][0] == "predict" for k in outputs)
     folded = [text for kind, text in kinds if kind == "predict"]
     assert all(text.count("<details>") == text.count("<li>") == 1 for text in folded)
-
-
-@pytest.mark.parametrize(
-    ("plan", "said"),
-    [
-        ({"No such section": ""}, "gan.ipynb, section 'No such section'"),
-        ({"BatchNorm": "no_such_function"}, "no_such_function: none"),
-    ],
-)
-def test_a_section_or_exhibit_that_is_gone_is_named(monkeypatch, plan, said):
-    monkeypatch.setitem(make_slides.LESSONS, "gan", plan)
-    with pytest.raises(ValueError, match=said):
-        make_slides.slides("gan")

@@ -84,6 +84,7 @@ def test_deterministic_repeats_are_equal_to_the_bit(chapter, gpus, tmp_path):
     repeated = job.Job(
         chapter=chapter,
         preset="quick",
+        recipe="quick",
         devices=[Device(gpu.device_type, gpu.device_id) for gpu in gpus],
         seed=0,
         settings={"num_epochs": 3, "global_batch_size": 2100, "lr": 0.2},

@@ -175,18 +175,6 @@ def scores(X, params):
     return np.dot(X, params[0])
 
 
-def test_evaluate_accuracy_of_a_network_of_ones_own():
-    rng = numpy.random.default_rng(0)
-    X, W = rng.normal(size=(11, 3)), rng.normal(size=(3, 4))
-    y = (X @ W).argmax(axis=1)
-    y[:2] = (y[:2] + 1) % 4
-    two = [mx.cpu(0), mx.cpu(1)]
-    replicas = [get_params([W], device) for device in two]
-    for batch_size in (5, 1000):  # a last batch of one
-        options = {"net": scores, "batch_size": batch_size}
-        assert evaluate_accuracy(X, y, replicas, two, **options) == 9 / 11
-
-
 def test_pixels_that_were_not_divided_are_refused(data):
     X, y, two = data.X_test, data.y_test, [mx.cpu(0), mx.cpu(1)]
     replicas = [get_params(init_lenet(), device) for device in two]

@@ -73,17 +73,6 @@ def test_steps_are_counted_over_epochs_each_of_which_ends_in_an_average(data):
     assert [r.wire_bytes for r in records] == [2 * 8 * PARAMETERS] * 3
 
 
-def test_the_mean_is_weighted_by_samples():
-    three = [Bucket(init_lenet(), device) for device in devices.parse("cpu:3")]
-    for k, replica in enumerate(three):
-        replica.values += k
-    values = [replica.values.asnumpy().astype("float64") for replica in three]
-    local_sgd.Averaging(three).average([5, 3, 0])  # the last one had no images
-    expected = numpy.average(values, axis=0, weights=[5, 3, 0])
-    for replica in three:
-        numpy.testing.assert_allclose(replica.values.asnumpy(), expected, atol=1e-6)
-
-
 def test_the_outer_step_is_nesterovs():
     two = [Bucket(init_lenet(), device) for device in devices.parse("cpu:2")]
     averaging = local_sgd.Averaging(two, outer=(0.7, 0.9))

@@ -3,6 +3,7 @@
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import memory_estimate
 import psutil
@@ -10,6 +11,7 @@ import pytest
 from support.command import python
 
 from d2lpar._mxnet import mx, np
+from d2lpar.devices import parse
 from d2lpar.errors import DeviceError
 from d2lpar.lenet.network import LeNet
 from d2lpar.memory import estimate
@@ -86,8 +88,20 @@ def test_the_estimate_is_near_what_a_process_takes(implementation, batch, n_trai
 # What is free
 
 
-def test_free_on_the_host_is_between_nothing_and_all(cpus):
-    three = free_memory(cpus(3))
+@pytest.fixture
+def gpus(monkeypatch):
+    """Contexts of GPUs that have so much memory free, as NVML would say."""
+
+    def make(*sizes):
+        cards = [SimpleNamespace(number=i, memory_free=f) for i, f in enumerate(sizes)]
+        monkeypatch.setattr(estimate, "gpu_cards", lambda: cards)
+        return [mx.gpu(i) for i in range(len(sizes))]
+
+    return make
+
+
+def test_free_on_the_host_is_between_nothing_and_all():
+    three = free_memory(parse("cpu:3"))
     assert 0 < three[0] < psutil.virtual_memory().total
     assert three == [three[0]] * 3
 
@@ -100,8 +114,8 @@ def test_free_on_gpus_is_by_cudas_number(gpus):
         free_memory([mx.gpu(7)])
 
 
-def test_the_report_says_what_is_free(cpus, gpus):
-    text = estimate.report(256, cpus(2), n_train=700, n_test=9)
+def test_the_report_says_what_is_free(gpus):
+    text = estimate.report(256, parse("cpu:2"), n_train=700, n_test=9)
     assert "free" in text and text.splitlines()[-1].split()[-1] == "700"
     text = estimate.report(256, gpus(800 * MIB, 900 * MIB))
     assert "800 MiB" in text and "gpu(1)" in text

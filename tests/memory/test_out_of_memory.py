@@ -7,6 +7,7 @@ import pytest
 from support.command import python
 
 from d2lpar._mxnet import mx, np, npx
+from d2lpar.devices import parse
 from d2lpar.machine import host
 from d2lpar.memory import out_of_memory
 
@@ -27,11 +28,11 @@ def test_what_is_out_of_memory(error, told):
     assert out_of_memory.is_out_of_memory(error) is told
 
 
-def test_the_line_names_what_helps(monkeypatch, cpus):
+def test_the_line_names_what_helps(monkeypatch):
     def line(free, batch, devices=1):
         memory = host.HostMemory(2**50, free)
         monkeypatch.setattr(host, "host_memory", lambda: memory)
-        return out_of_memory.advice(cpus(devices), batch, said="no")
+        return out_of_memory.advice(parse(f"cpu:{devices}"), batch, said="no")
 
     text = line(1000 * MIB, 6000, devices=2)
     assert text.startswith("out of memory on cpu(0) to cpu(1) (no): ")
@@ -43,7 +44,7 @@ def test_the_line_names_what_helps(monkeypatch, cpus):
     assert "--global-batch-size" not in line(2**40, 60)
 
 
-def test_an_error_keeps_its_frames_until_it_is_released(cpus):
+def test_an_error_keeps_its_frames_until_it_is_released():
     def fails():
         array = np.ones((3, 3))
         seen.append(weakref.ref(array))
@@ -55,17 +56,17 @@ def test_an_error_keeps_its_frames_until_it_is_released(cpus):
     except MemoryError as error:
         kept = error
     assert seen[0]() is not None
-    out_of_memory.release(cpus(1), kept)
+    out_of_memory.release(parse("cpu:1"), kept)
     assert seen[0]() is None
 
 
-def test_release_drops_the_errors_of_work_that_failed(cpus):
+def test_release_drops_the_errors_of_work_that_failed():
     no_root = -np.eye(3)
     failing = [np.linalg.cholesky(no_root)]
     with pytest.raises(mx.MXNetError):
         npx.waitall()
     failing += [np.linalg.cholesky(no_root) for _ in range(3)]
-    out_of_memory.release(cpus(1))
+    out_of_memory.release(parse("cpu:1"))
     npx.waitall()  # nothing is left to tell
 
 

@@ -389,14 +389,6 @@ def test_a_picture_has_a_panel_per_round_and_an_arrow_per_message(capsys):
         assert puzzles.draw(getattr(solutions, name), 3).axes
 
 
-def test_what_a_network_sends_is_noted():
-    network = Network(2)
-    array = network.place(0, numpy.ones(4))
-    network.exchange([(array[:3], 1)])
-    network.exchange([])
-    assert network.messages == [[(0, 1, 3)], []]
-
-
 def test_puzzles_need_numpy_only():
     blocked = "import sys; sys.modules['mxnet'] = sys.modules['matplotlib'] = None"
     code = f"{blocked}; from d2lpar import puzzles as p; print(p.check(p.check))"

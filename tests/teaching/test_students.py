@@ -17,7 +17,7 @@ from make_notebooks import ANSWER, FILES, definitions
 from make_students import HOMEWORK, SOLUTION, TESTS, for_students, written
 
 from d2lpar.puzzles import apart
-from d2lpar.puzzles.apart import Apart, Source
+from d2lpar.puzzles.apart import Source
 
 if importlib.util.find_spec("torch"):
     apart.PRELOADED.append("torch")
@@ -159,11 +159,6 @@ def allreduce(data, exchange):
     for array in data:
         array[:] = total
 """
-ON_THE_HOST = READS_OTHERS.replace("exchange([", "([")
-BY_A_UFUNC = READS_OTHERS.replace("numpy.asarray(array)", "numpy.frompyfunc("
-                                  "lambda v: v, 1, 1)(array)")  # fmt: skip
-BY_TEXT = READS_OTHERS.replace("numpy.asarray(array)", "numpy.array(eval(repr(array)"
-    ".split(': ')[-1].rstrip('>').replace(' ', ',')))")  # fmt: skip
 ON_ONE_DEVICE = """
 def train_batch(X, y, replicas, lr, backward, place, exchange):
     params, grads = replicas[0]
@@ -197,14 +192,6 @@ def get_params(params, k, place):
     grads = {p.shape: place(k, numpy.zeros_like(p)) for p in params}
     return [place(k, p) for p in params], [grads[p.shape] for p in params]
 """
-FRAMES = """
-import sys
-def break_even(batches, one, two):
-    frame = sys._getframe()
-    while frame and "cases" not in frame.f_locals:
-        frame = frame.f_back
-    return frame.f_locals["cases"][0][1]
-"""
 WITHOUT_FACTOR = """
 from d2lpar.records.comparison import of_processes
 summarize = lambda seconds, in_turn: of_processes(seconds)
@@ -232,11 +219,6 @@ right = cgls
 def cgls(shards, num_steps, exchange):
     return [right(shards, num_steps, exchange)[0]] * len(shards)
 """
-LOOKS_INSIDE = """
-def cgls(shards, num_steps, exchange):
-    A = [shard.times.__closure__[0].cell_contents for shard in shards]
-    return [numpy.linalg.lstsq(numpy.concatenate(A))] * len(shards)
-"""
 DESTROYS_W = """
 right = int8
 def int8(W):
@@ -251,22 +233,16 @@ def int8(W):
     [
         (BORROWED, "split_batch"),
         (READS_OTHERS, "allreduce train_batch"),
-        (ON_THE_HOST, "allreduce train_batch"),
-        (BY_A_UFUNC, "allreduce train_batch"),
-        (BY_TEXT, "allreduce train_batch"),
         (ON_ONE_DEVICE, "train_batch"),
         (ON_ALL_DEVICES, "train_batch_is train_batch_computes train_batch_hidden"),
         (NOT_ON_SIX, "allreduce"),
         (ONE_GRADIENT, "get_params"),
-        (FRAMES, "break_even"),
         (WITHOUT_FACTOR, "break_even"),
         (BY_QUARTILES, "break_even"),
         (OVERWRITES, "combine"),
         (HIDES_INFINITY, "combine"),
         (CGLS + ONE_REPLICA, "int8_or_cgls"),
-        (LOOKS_INSIDE, "int8_or_cgls"),
         (DESTROYS_W, "int8_or_cgls"),
-        ("def allreduce(data, exchange):\n    __import__('os')._exit(0)", "allreduce"),
     ],
 )
 def test_cheats_lose_points(cheat, lost):
@@ -309,12 +285,6 @@ def test_what_is_unusual_and_right_has_all_points():
     source = SOLUTION.read_text() + UNUSUAL
     assert failed(source) == {}
     assert failed(source.replace("scales[:, None]\n", "scales.tolist()\n")) == {}
-
-
-def test_an_endless_loop_ends():
-    apart = Apart(Source("def f():\n    while True: pass", "f"), seconds=0.5)
-    with pytest.raises(AssertionError, match="no answer in 0.5 s"):
-        apart()
 
 
 def test_the_solution_cannot_be_imported_by_a_homework(tmp_path):

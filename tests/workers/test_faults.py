@@ -57,7 +57,7 @@ def finish(process):
 
 def last_state(folder, chapter):
     """Arrays and facts of the last checkpoint; every file there is must be whole."""
-    found = sorted((folder / "runs" / chapter).glob("[!.]*.safetensors"))
+    found = sorted((folder / "runs" / chapter).glob("*/[!.]*.safetensors"))
     states = [checkpoints.load(path) for path in found]
     return max(states, key=lambda state: state.epoch) if states else None
 
@@ -94,7 +94,7 @@ def test_killed_at_any_moment_it_is_taken_up_to_the_same_bits(undisturbed, tmp_p
             victim.kill()
         finish(process)
         left = last_state(folder, chapter)  # no torn file, or this raises
-        for path in (folder / "runs" / chapter).glob("*.jsonl"):
+        for path in (folder / "runs" / chapter).glob("*/*.jsonl"):
             files.read(path)
         again = start(folder, *command(chapter, *(["--resume=last"] if left else [])))
         text = finish(again)

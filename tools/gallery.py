@@ -562,7 +562,7 @@ def main() -> None:
             part for part in known.values()
             if args.list or rehearsal or not part.if_named
         ]  # fmt: skip
-        if rehearsal:
+        if rehearsal and not args.list:
             rehearse(chosen, args.devices)
             return
         if not args.draw:

@@ -177,7 +177,8 @@ def watch(recorder: Recorder) -> None:
     def watched(function, flag="module"):
         @wraps(function)
         def call(*args, **kwargs):
-            is_first = not recorder.depth and torch.is_grad_enabled()
+            is_inner = recorder.depth or torch.compiler.is_compiling()
+            is_first = not is_inner and torch.is_grad_enabled()
             if is_first:
                 args, kwargs = recorder.enter((args, kwargs))
                 drawn = torch.get_rng_state()

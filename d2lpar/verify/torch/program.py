@@ -233,6 +233,8 @@ def check_program(one: dict, many, again, rows: Check) -> list[Check]:
         return [*checks, Check("replicas", "wrong", line, "apart")]
     rate = check_rate(one, many, rows.mistake == "larger batch")
     checks += [Check("replicas", "right", line), rate]
+    if in_16_bits(one["grads"][0]):  # a hook may send float16 for one process, too
+        flags.add("16 bits")
     limit = 10 * noise + (2e-2 if "16 bits" in flags else 1e-4)
     for k, (g, ref) in enumerate(zip(first["grads"], one["grads"])):
         verdict, mistake = "right", ""
@@ -267,6 +269,11 @@ def check_rate(one: dict, many: list[dict], is_larger_batch: bool) -> Check:
     return Check(what, "right", "equal")
 
 
+def in_16_bits(gradient) -> bool:
+    """Return whether all its numbers were float16 or bfloat16."""
+    return not (gradient.astype("float32").view("uint32") & 0x1FFF).any()
+
+
 def name_of(k: int, one: dict, many, flags, rows: Check) -> tuple[str, str, str]:
     """Return the verdict over a wrong gradient of step k, its mistake, and a clause."""
     g, ref, N = many[0]["grads"][k], one["grads"][k], len(many)
@@ -279,7 +286,7 @@ def name_of(k: int, one: dict, many, flags, rows: Check) -> tuple[str, str, str]
         if abs(factor * N - 1) < 0.01:
             return "wrong", "divided by N", f"it is divided by {N} once too often"
         return "wrong", "factor", f"the gradient is {factor:.4g} times as long"
-    if not (g.astype("float32").view("uint32") & 0x1FFF).any():
+    if in_16_bits(g) and not in_16_bits(ref):
         return "wrong", "half precision", "gradients are summed in 16 bits"
     if "BatchNorm" in flags:
         why = "each process's BatchNorm has a mean and variance of its own (Chapter 10)"

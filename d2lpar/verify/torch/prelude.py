@@ -44,7 +44,7 @@ def without_dropout(query, key, value, attn_mask=None, dropout_p=0, *rest, **wor
     return ATTENTION(query, key, value, attn_mask, 0.0, *rest, **words)
 
 
-def params_of(optimizer) -> list[torch.Tensor]:
+def params_of(optimizer) -> list:
     """Return all parameters of an optimizer."""
     return list(chain(*(group["params"] for group in optimizer.param_groups)))
 

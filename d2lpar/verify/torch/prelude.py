@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy
 import torch
 import torch._dynamo  # DDP imports it: once here, and not in every process
-import torch.utils.data
 from torch import distributed, nn
 from torch.nn import functional
 from torch.optim.optimizer import (

@@ -11,18 +11,20 @@ import json
 import os
 import pickle
 import random
+import re
 import runpy
 import signal
 import socket
 import sys
 import time
 import traceback
+from functools import wraps
+from itertools import chain
 from pathlib import Path
 
 import numpy
 import torch
 import torch._dynamo  # DDP imports it: once here, and not in every process
-import torch.utils.data
 from torch import distributed, nn
 from torch.nn import functional
 from torch.optim.optimizer import (
@@ -31,34 +33,38 @@ from torch.optim.optimizer import (
 )
 from torch.utils._pytree import tree_map
 
-LOSSES = (
-    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss",
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div",
-)  # fmt: skip
+LOSSES = [f for f in dir(functional) if re.search("(_loss|entropy|logits|kl_div)$", f)]
+ATTENTION = functional.scaled_dot_product_attention
+DROPOUTS = [f for f in dir(functional) if "dropout" in f and f[0] != "_"]
+
+
+def without_dropout(query, key, value, attn_mask=None, dropout_p=0, *rest, **words):
+    """Compute attention as PyTorch's function does, but without dropout."""
+    return ATTENTION(query, key, value, attn_mask, 0.0, *rest, **words)
+
+
+def params_of(optimizer) -> list:
+    """Return all parameters of an optimizer."""
+    return list(chain(*(group["params"] for group in optimizer.param_groups)))
 
 
 class Recorder:
-    """The parameters, gradients and data of the first steps of one optimizer."""
+    """The parameters, gradients and data of the first steps of each optimizer."""
 
     def __init__(self, run: dict, rank: int):
-        self.folder, self.steps, self.optimizer = (
-            Path(run["folder"]),
-            run["steps"],
-            None,
-        )
+        self.folder, self.steps = Path(run["folder"]), run["steps"]
         self.rank, self.size = rank, run["processes"]
-        self.params: list = []  # a vector before the first step and after each
-        self.grads: list = []
-        self.lr: list = []
+        self.optimizers: dict = {}  # what is recorded of each
+        self.stepping = None  # the optimizer whose step may call those of others
         self.calls: list = []  # the tensors that each call from outside got
-        self.calls_before: list = []  # each step
         self.flags: set = set()
         self.depth, self.saved = 0, False
-        replay, self.split = run["replay"], run["split"]
-        files = sorted(Path(replay).iterdir()) if replay else []
-        recorded = [pickle.loads(file.read_bytes()) for file in files]
-        self.replayed = [file["calls"] for file in recorded]
-        self.each = recorded[0]["calls_before"][0] if files else 0  # calls in a step
+        follow, self.split = run["follow"], run["split"]
+        files = sorted(Path(follow).iterdir()) if follow else []
+        self.followed = [pickle.loads(file.read_bytes()) for file in files]
+        replayed = [file[0]["calls"] for file in self.followed if run["each"]]
+        self.replayed = [list(chain(*calls)) for calls in replayed]
+        self.each, self.seen = run["each"], 0  # tensors in a step, and until now
 
     def enter(self, arguments):
         """Record the data of a call from outside, or replace them by recorded ones."""
@@ -69,7 +75,8 @@ class Recorder:
             if not is_data or value.requires_grad:
                 return value
             if self.replayed:
-                value = self.recorded(value, len(self.calls), len(leaves))
+                value = self.recorded(value, self.seen)
+            self.seen += 1
             copy = value.detach().cpu().clone()
             leaves.append(
                 (copy.float() if copy.dtype == torch.bfloat16 else copy).numpy()
@@ -77,23 +84,20 @@ class Recorder:
             return value
 
         arguments = tree_map(visit, arguments)
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            self.flags.add("16 bits")
         if leaves:
             self.calls.append(leaves)
         return arguments
 
-    def recorded(self, value, call: int, leaf: int):
-        """Return what all processes had in this call, or one process in its own."""
+    def recorded(self, value, k: int):
+        """Return what all processes had in place of tensor k, or one in its own."""
         N = len(self.replayed)
-        if self.split:  # one process has as many calls as all of them together
-            step, call = divmod(call, N * self.each)
-            rank, call = divmod(call, self.each)
-            new = self.replayed[rank][step * self.each + call][leaf]
+        if self.split:  # one process has as many tensors as all of them together
+            step, k = divmod(k, N * self.each)
+            rank, k = divmod(k, self.each)
+            new = self.replayed[rank][step * self.each + k]
         else:
-            news = [calls[call][leaf] for calls in self.replayed]
-            same = all(numpy.array_equal(new, news[0]) for new in news)
-            if same and len(news[0]) != len(self.replayed[0][call][0]):
+            news = [leaves[k] for leaves in self.replayed]
+            if all(numpy.array_equal(new, value.float().cpu()) for new in news):
                 return value  # not of the rows, such as class weights
             new = numpy.concatenate(news)
         if new.shape[1:] != value.shape[1:]:
@@ -101,19 +105,29 @@ class Recorder:
         return torch.from_numpy(new).to(value.device, value.dtype)
 
     def before(self, optimizer, *_):
-        self.optimizer = self.optimizer or optimizer
-        if optimizer is self.optimizer:
-            if not self.params:
-                self.params.append(self.vector(lambda p: p))
-            self.lr.append([group["lr"] for group in optimizer.param_groups])
+        self.stepping = self.stepping or optimizer
+        if optimizer is self.stepping:
+            names = ("params", "moves", "grads", "lr", "calls_before")
+            its = self.optimizers.setdefault(optimizer, {name: [] for name in names})
+            self.start = self.vector(optimizer, lambda p: p)
+            its["params"] = its["params"] or [self.start]
+            its["lr"].append([float(group["lr"]) for group in optimizer.param_groups])
 
     def after(self, optimizer, *_):
-        if optimizer is self.optimizer:
+        if optimizer is self.stepping:
+            self.stepping, its = None, self.optimizers[optimizer]
             # A closure, a hook or the step itself may compute or sum the gradients.
-            self.grads.append(self.vector(lambda p: p.grad))
-            self.params.append(self.vector(lambda p: p))
-            self.calls_before.append(len(self.calls))
-            if len(self.grads) == self.steps:
+            its["grads"].append(self.vector(optimizer, lambda p: p.grad))
+            end = self.vector(optimizer, lambda p: p)
+            its["params"].append(end)
+            its["moves"].append(end - self.start)
+            its["calls_before"].append(len(self.calls))
+            k, steps = list(self.optimizers).index(optimizer), len(its["grads"])
+            for theirs in self.followed[:1]:
+                if k < len(theirs) and steps < len(theirs[k]["params"]):
+                    self.follow(optimizer, theirs[k]["params"][steps])
+            counts = [len(other["grads"]) for other in self.optimizers.values()]
+            if min(counts) == self.steps or counts[0] > self.steps:
                 self.save()
                 until = time.monotonic() + 30  # others may still wait for a message
                 while len(list(self.folder.iterdir())) < self.size:
@@ -123,26 +137,34 @@ class Recorder:
                 sys.stdout.flush()
                 os._exit(0)
 
-    def vector(self, of):
+    def follow(self, optimizer, path) -> None:
+        """Let one process start its next step where several processes do."""
+        params = params_of(optimizer)
+        if sum(p.numel() for p in params) == path.size:
+            parts = torch.from_numpy(path).split([p.numel() for p in params])
+            for p, part in zip(params, parts):
+                p = p.detach().to_local() if hasattr(p, "to_local") else p.detach()
+                p.copy_(part.view(p.shape))
+
+    def vector(self, optimizer, of):
         """Return a tensor of each parameter, in one vector of float64."""
         parts = []
         with torch.no_grad():
-            for group in self.optimizer.param_groups:
-                for p in group["params"]:
-                    value = of(p)
-                    value = torch.zeros_like(p) if value is None else value
-                    if hasattr(value, "full_tensor"):  # FSDP2
-                        value = value.full_tensor()
-                    parts.append(value.detach().flatten().double().cpu())
+            for p in params_of(optimizer):
+                value = of(p)
+                value = torch.zeros_like(p) if value is None else value
+                if hasattr(value, "full_tensor"):  # FSDP2
+                    value = value.full_tensor()
+                parts.append(value.detach().flatten().double().cpu())
         return torch.cat(parts).numpy()
 
     def save(self):
-        if self.saved or not self.grads:
+        if self.saved or not any(its["grads"] for its in self.optimizers.values()):
             return
-        self.saved = True
-        names = ("params", "grads", "lr", "calls", "calls_before", "flags")
+        self.saved, common = True, {"calls": self.calls, "flags": self.flags}
         partial = self.folder.with_name(f"{self.folder.name}.{self.rank}")
-        partial.write_bytes(pickle.dumps({name: getattr(self, name) for name in names}))
+        files = [{**its, **common} for its in self.optimizers.values() if its["grads"]]
+        partial.write_bytes(pickle.dumps(files))
         partial.rename(self.folder / str(self.rank))  # complete, or not there
 
 
@@ -151,47 +173,49 @@ def watch(recorder: Recorder) -> None:
     register_optimizer_step_pre_hook(recorder.before)
     register_optimizer_step_post_hook(recorder.after)
 
-    def watched(function):
+    def watched(function, flag="module"):
+        @wraps(function)
         def call(*args, **kwargs):
-            if not recorder.depth and torch.is_grad_enabled():
+            is_inner = recorder.depth or torch.compiler.is_compiling()
+            is_first = not is_inner and torch.is_grad_enabled()
+            if is_first:
                 args, kwargs = recorder.enter((args, kwargs))
+                drawn = torch.get_rng_state()
+            recorder.flags.add(flag)
+            for module in args[:1]:
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    recorder.flags |= {"BatchNorm"} if module.training else set()
             recorder.depth += 1
             try:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if getattr(result, "dtype", None) in (torch.float16, torch.bfloat16):
+                    recorder.flags.add("16 bits")
+                return result
             finally:
                 recorder.depth -= 1
+                if is_first and not torch.equal(drawn, torch.get_rng_state()):
+                    recorder.flags.add("random numbers")
 
         return call
 
     nn.Module.__call__ = watched(nn.Module.__call__)  # type: ignore[method-assign]
     for name in LOSSES:
-        setattr(functional, name, watched(getattr(functional, name)))
-    forward = nn.modules.batchnorm._BatchNorm.forward
-
-    def counted(self, X):
-        if self.training:
-            recorder.flags.add("BatchNorm")
-        return forward(self, X)
-
-    nn.modules.batchnorm._BatchNorm.forward = counted  # type: ignore[method-assign]
+        setattr(functional, name, watched(getattr(functional, name), "loss"))
     # Processes draw other masks than one does.
-    functional.dropout = lambda X, *_, **__: X
-    attention = functional.scaled_dot_product_attention
-
-    def without_dropout(*args, **kwargs):
-        kwargs["dropout_p"] = 0.0
-        return attention(*args[:4], **kwargs)
-
+    for name in DROPOUTS:
+        setattr(functional, name, lambda X, *_, **__: X)
+    nn.RNNBase.dropout = property(lambda _: 0.0, lambda *_: None)  # type: ignore
     functional.scaled_dot_product_attention = without_dropout
 
 
-def without_gpus() -> None:
+def without_gpus(rank: int, N: int, address: str) -> None:
     """Let a program for GPUs compute on the CPU, with gloo for nccl."""
     start, wrap = distributed.init_process_group, nn.parallel.DistributedDataParallel
     make = wrap.__init__
 
     def init_process_group(*_, **words):
-        start("gloo", **{key: words[key] for key in words.keys() & {"timeout"}})
+        words = {key: words[key] for key in words.keys() & {"timeout"}}
+        start("gloo", address, rank=rank, world_size=N, **words)
 
     def init(self, module, device_ids=None, output_device=None, *args, **words):
         make(self, module, None, None, *args, **words)
@@ -210,12 +234,6 @@ def without_gpus() -> None:
     def asked_by_program():
         return not sys._getframe(1).f_globals["__name__"].startswith("torch.")
 
-    loads = torch.utils.data.DataLoader.__init__
-
-    def load(self, *args, **words):
-        loads(self, *args, **{**words, "pin_memory": False})
-
-    torch.utils.data.DataLoader.__init__ = load  # type: ignore[method-assign]
     distributed.init_process_group = init_process_group
     wrap.__init__ = init  # type: ignore[method-assign]
     for kind in (nn.Module, torch.Tensor):
@@ -223,12 +241,12 @@ def without_gpus() -> None:
         kind.cuda = lambda self, *_, **__: self  # type: ignore
     torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore
     torch.cuda.set_device = lambda *_: None
-    torch.cuda.device_count = lambda: 8  # as a machine that runs such programs has
+    torch.cuda.device_count = lambda: N
     if hasattr(torch, "accelerator"):
         torch.accelerator.set_device_index = lambda *_: None
         torch.accelerator.current_accelerator = lambda *_, **__: torch.device("cpu")
         torch.accelerator.is_available = asked_by_program  # torch.compile asks, too
-        torch.accelerator.device_count = torch.cuda.device_count
+        torch.accelerator.device_count = lambda: max(2, N)  # examples refuse one
 
 
 def run_script(run: dict, rank: int, port: int) -> None:
@@ -243,8 +261,24 @@ def run_script(run: dict, rank: int, port: int) -> None:
     os.environ.update({name: str(value) for name, value in ours.items()})
     recorder = Recorder(run, rank)
     if not torch.cuda.is_available():
-        without_gpus()
+        without_gpus(rank, N, f"tcp://127.0.0.1:{port}")
     watch(recorder)
+
+    def spawn(function, args=(), nprocs=1, *_, **__):  # all processes are here already
+        if nprocs != N:
+            sys.exit(f"mp.spawn starts {nprocs} processes where {N} run: change --with")
+        function(rank, *args)
+
+    torch.multiprocessing.spawn = spawn  # type: ignore
+    save, load = torch.save, torch.load
+
+    def kept(file, must_exist=False):  # the user's checkpoints stay as they are
+        is_path = isinstance(file, (str, os.PathLike))
+        own = f"{run['folder']}.{Path(file).name}" if is_path else file
+        return file if must_exist and is_path and not os.path.exists(own) else own
+
+    torch.save = lambda what, f, *args, **words: save(what, kept(f), *args, **words)
+    torch.load = lambda f, *args, **words: load(kept(f, True), *args, **words)
     torch.set_num_threads(1)
     # A program without a seed draws other rows in each process, and so it does here.
     for seed in (torch.manual_seed, numpy.random.seed, random.seed):
@@ -260,8 +294,8 @@ def run_script(run: dict, rank: int, port: int) -> None:
             sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
             runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
-        if end.code not in (None, 0):
-            print(f"Error: it ended by exit: {end.code}", file=sys.stderr)
+        if isinstance(end.code, str):
+            print(f"Error: {end.code}", file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -203,7 +203,8 @@ def changed(change):
 
     def step(params, X, y, num_devices, lr):
         shards = split(X, y, num_devices)
-        parts = [scale(1 / len(X), gradient(params, *own)[0]) for own in shards]
+        sums = [gradient(params, *own) for own in shards]
+        parts = [scale(1 / sum(n for _, n in sums), g) for g, _ in sums]
         grads = change(params, parts) if num_devices > 1 else add(parts)
         return moved(params, grads, lr)
 
@@ -271,6 +272,7 @@ WRONG = {
     "an old batch": (stale("batch"), "stale batch", False),
     "the batch before": (stale("batch", False), "stale batch", False),
     "the parameters before": (stale("parameters", False), "stale parameters", False),
+    "a lost sum": (changed(lambda _, p: p[0]), "lost sum", True),
     "half a bucket": (changed(half_summed), "lost sum", False),
     "rows for tokens": (counts_rows, "wrong count", True),
     "steps of pieces": (steps_of_pieces, "step of each piece", False),

@@ -20,7 +20,7 @@ def run(
     sizes: Sequence[int] = (1_000, 100_000, 1_000_000),
     repeats: int = 15,
 ) -> bool:
-    """Time a solution on MXNet contexts: medians, quartiles and n, in milliseconds.
+    """Time a solution on MXNet contexts: medians, ranges and n, in milliseconds.
 
     `devices` is a device string; each device gets float32 arrays of the `sizes`, in
     turns with ``d2lpar.allreduce``. What `check` finds wrong is not run. Results are

@@ -149,7 +149,7 @@ def check_dtype(of_X, of_params) -> None:
     """Raise TypeError unless the data has the dtype of the parameters."""
     found, expected = numpy.dtype(of_X), numpy.dtype(of_params)
     if found != expected:
-        raise TypeError(f"X is {found}, the parameters are {expected}: convert X")
+        raise TypeError(f"X is {found}, the parameters are {expected}: convert one")
 
 
 def check_net(net: Callable, X: numpy.ndarray | np.ndarray) -> None:

@@ -13,7 +13,7 @@
 #
 #     python -m pytest test_homework.py
 #
-# You need NumPy, and for part 3 two functions of d2lpar. `place(k, array)` returns a
+# You need NumPy and pytest, and for part 3 two functions of d2lpar. `place(k, array)` returns a
 # copy of a NumPy array on device k. A call of `exchange` is a round: it takes pairs
 # (array, to), at most one from a device and one to a device, and returns the copies
 # that arrive, in this order:

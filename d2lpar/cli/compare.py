@@ -96,9 +96,8 @@ def _same_accuracy(a: Run, b: Run, epoch: int, mine: float, other: float) -> str
     seeds = seeds_beside(b, epoch) or seeds_beside(a, epoch)
     if len(seeds) < 3:
         return (
-            f"The accuracies {after} are {abs(mine - other):.3f} apart. Compare with a "
-            "record that has others of three seeds beside it to see whether that is "
-            "much."
+            f"The accuracies {after} are {abs(mine - other):.3f} apart. Is that much? "
+            "Compare with a record whose folder has three seeds (--seeds 0,1,2)."
         )
     least, most = min(seeds), max(seeds)
     where = "within" if least <= mine <= most and least <= other <= most else "outside"
@@ -144,6 +143,7 @@ def _false_alarm(a: Summary, b: Summary) -> str:
         "the rule of d2lpar": comparison.compare(a, b).is_told,
     }
     found = "; ".join(f"{name}: {'yes' if it else 'no'}" for name, it in thumbs.items())
+    found = found[0].upper() + found[1:]
     if n < 3:
         return f"Both did the same work. A difference is a false alarm. {found}."
     shares = false_alarms(a.samples, n)

@@ -213,15 +213,14 @@ def verify(
 
     If it is not, the mistake is named. STEP.py may use any framework. It defines
     init(seed), batch(n, seed) and step(params, X, y, num_devices, lr). A PyTorch
-    program is judged as it is: --run "train.py --batch 64" --with "--batch 32".
+    program is judged as it is: --run "train.py -b 64" --with "-b 32".
     """
     from d2lpar.verify import STATUS, verify
 
     if (path is None) == (command is None):
         raise click.UsageError(
             "name a step, as in: d2lpar verify ddp.py (docs/verify.md has this file); "
-            'or a program: d2lpar verify --run "train.py --batch 64" --with "--batch '
-            '32"'
+            'or a program: d2lpar verify --run "train.py -b 64" --with "-b 32"'
         )
     if command is not None:
         from d2lpar.verify.torch.program import judge_program

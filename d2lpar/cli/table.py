@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 
@@ -52,6 +53,7 @@ class Row:
     seconds: Summary
     accuracies: Sequence[float]  # after the last epoch, one per training
     found: Comparison | None  # None for the row that others are compared with
+    failed: str = ""  # why its seconds say nothing
 
     @property
     def spread(self) -> Sequence[float]:
@@ -62,8 +64,8 @@ class Row:
     @property
     def verdict(self) -> str:
         """Return "faster", "slower" or "not told", by the one rule; "" for the base."""
-        if self.found is None:
-            return ""
+        if self.failed or self.found is None:
+            return self.failed
         if not self.found.is_told:
             return "not told"
         return "faster" if self.found.ratio > 1 else "slower"
@@ -145,9 +147,23 @@ def rows(runs: Sequence[Run]) -> list[Row]:
         table.append(Row(
             labels.where(run), _named(run, work), devices, _unit(run), seconds,
             by_epoch[-1] if by_epoch else [],
-            None if devices == fewest else compare(others, seconds),
+            None if devices == fewest else compare(others, seconds), _failed(run),
         ))  # fmt: skip
     return table
+
+
+def _failed(run: Run) -> str:
+    """Return "not converged" for a solve that ends above those beside it, or ""."""
+    if not run.lines_of(PointRecord):
+        return ""
+    from d2lpar.least_squares.result import FAILED, reached
+
+    solves = [run]
+    for path in files.finished_in(run.path.parent) if run.path else []:
+        with suppress(RecordError, OSError):  # a stranger's file
+            solves.append(files.read(path))
+    same = [solve for solve in solves if files.sweep_of(solve) == files.sweep_of(run)]
+    return "" if reached(same)[run.header.variant] else FAILED
 
 
 def _named(run: Run, work: str) -> str:

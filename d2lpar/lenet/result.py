@@ -39,7 +39,7 @@ def result(runs: Sequence[Run]) -> Result:
         return Result()
     sent = any(_megabytes(run) != "-" for run in runs)
     chapters = group(runs, lambda run: run.header.chapter)
-    rows, speeds, accuracies = [], [], []
+    rows, speeds, accuracies, shorts = [], [], [], []
     for chapter, same in chapters.items():
         name = labels.CHAPTERS.get(chapter, chapter)
         of_chapter = f"{name}: " if len(chapters) > 1 else ""
@@ -49,9 +49,12 @@ def result(runs: Sequence[Run]) -> Result:
             rows.append([*cells, *([_megabytes(run)] if sent else []), _accuracy(run)])
         speeds += [sentence(of_chapter + words) for words in compared(same)]
         ends = [comparison.final_accuracy(run) for run in same]
+        guesses = [" (guessing)" * is_guessing(end) for end in ends]
+        shorts += map("".join, zip(map(_accuracy, same), guesses))
         alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
         what = "about the same test accuracy" if alike else "test accuracy"
-        words = f"training ends at {what}: {listed(f'{end:.3f}' for end in ends)}"
+        each = [f"{end:.3f}{guess}" for end, guess in zip(ends, guesses)]
+        words = f"training ends at {what}: {listed(each)}"
         if is_guessing(max(ends)):
             words = (
                 f"training has not begun to learn: it ends at "
@@ -70,7 +73,7 @@ def result(runs: Sequence[Run]) -> Result:
     last = max(epoch.epoch for run in runs for epoch in run.epochs)
     what = ", ".join(filter(None, (f"after epoch {last}", what)))
     note = f"{seconds_note(runs)}; test accuracy: {what}; {GUESSING:.3f} is guessing"
-    short = f"accuracy {listed(row[-1] for row in rows)}"
+    short = f"accuracy {listed(shorts)}"
     short = "; ".join(filter(None, (short, in_short(runs))))
     return Result(Table(columns, rows), note, answers, short=short)
 

@@ -267,7 +267,7 @@ def phrase(
 ) -> str:
     """Say how fast `this` is beside the `other`, which took `mine` and `others`.
 
-    `repeat` names what would tell where this cannot be told; `unit` is the samples'.
+    `repeat` names what may tell where this cannot be told; `unit` is the samples'.
 
     >>> slow, fast = summarize([4.0, 4.2, 4.1, 4]), summarize([2.0, 2.1, 2.2, 2])
     >>> phrase("b", fast, "a", slow)
@@ -283,7 +283,7 @@ def phrase(
     found = compare(others, mine)
     if not found.is_told:
         values = " and ".join(map(_with_range, (mine, others)))
-        advice = f"; {repeat} would tell" if repeat and found.is_alone else ""
+        advice = f"; {repeat} may tell" if repeat and found.is_alone else ""
         unknown = f"whether {this} is as fast as {other} cannot be told"
         return f"{unknown}: {values} {unit}{advice}"
     ends = found.low, found.high
@@ -421,4 +421,4 @@ def references(run: Run) -> dict[str, dict[str, float]]:
 def check(run: Run) -> None:
     """Raise :class:`RecordError` for a run without epochs."""
     if not run.epochs:
-        raise RecordError(f"{run.path or 'a run'}: holds no epochs")
+        raise RecordError(f"{run.path or 'a run'}: holds no epochs; see: d2lpar table")

@@ -63,8 +63,9 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
         return f"iteration {line.iteration}, residual {line.residual_norm:.4g}"
     if isinstance(line, StepRecord):
         ms = 1e3 * median(line.seconds)
-        return f"a step of {line.global_batch_size} images: {ms:.3g} ms"
-    if isinstance(line, AllReduceRecord):
+        on = f" on {plural(line.num_devices, 'device')}" if line.num_devices else ""
+        return f"a step of {line.global_batch_size} images{on}: {ms:.3g} ms"
+    if isinstance(line, AllReduceRecord) and line.seconds:
         return f"all-reduce of {byte_size(line.num_bytes)}, {line.variant}"
     if isinstance(line, TimingRecord):
         return f"{line.operation}, {line.library}, {line.form}"
@@ -103,7 +104,9 @@ class Progress:
             if not self.run:
                 self.bar.reset()  # the process has started: now the epochs count
             self.num_epochs = line.settings.get("num_epochs", 0)
-            names = [line.variant, plural(line.num_devices, "device")]
+            # A study's lines are of all counts up to this one.
+            count = plural(line.num_devices, "device")
+            names = [line.variant, "" if line.chapter == "scaling" else count]
             self.run = ", ".join(filter(None, names))
             self.bar.set_description_str(self.run)
         elif words := in_words(line, self.num_epochs):

@@ -89,7 +89,7 @@ def in_short(out: Path, chapters: Sequence[str] = ()) -> str:
     if not newest:
         raise RecordError(f"{out}: holds no such run; first: d2lpar run multiple_gpus")
     headers = [run.header for sweep in newest.values() for run in sweep.runs]
-    lines = [filled(f"It works on {labels.counts(headers)}. {where_from(headers)}")]
+    lines = [filled(f"It ran on {labels.counts(headers)}. {where_from(headers)}")]
     for name, sweep in newest.items():
         found = sweep.found.short or sweep.found.sentences[0]
         lines.append(filled(found, f"  {name:{max(map(len, newest))}}  "))

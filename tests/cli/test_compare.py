@@ -36,7 +36,7 @@ def test_a_run_that_is_compared_with_itself_shows_what_rules_of_thumb_find():
     again = training(1, seconds=(8.0, 2.4, 2.3, 2.5, 2.2), seed=1)
     text = " ".join(compare(ONE, again).split())
     assert "Whether record b is as fast as record a cannot be told" in text
-    assert "the medians differ: yes; the quartiles do not overlap: yes" in text
+    assert "The medians differ: yes; the quartiles do not overlap: yes" in text
     assert "the rule of d2lpar: no. Of two samples of 4" in text
 
 

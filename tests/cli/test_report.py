@@ -215,6 +215,14 @@ def test_the_answer_is_the_title_of_the_picture_that_shows_it(tmp_path):
     }
 
 
+def test_an_accuracy_of_guessing_is_called_so_beside_one_that_is_not():
+    learnt = training(1)
+    lines = [msgspec.structs.replace(line, test_acc=0.108) for line in learnt.lines]
+    found = result([learnt, Run(header(2), tuple(lines))])
+    assert "test accuracy: 0.800 and 0.108 (guessing)" in str(found)
+    assert "accuracy 0.800 and 0.108 (guessing)" in found.short
+
+
 def test_records_that_share_no_figure_are_named():
     lines = training(1).lines
     for other, name in (
@@ -411,7 +419,7 @@ def test_the_end_says_what_was_learnt_and_leaves_dry_runs_out(tmp_path):
     dry = msgspec.structs.replace(trainings[0].header, preset="dry-run", num_devices=4)
     a_folder(tmp_path, "multiple_gpus", "dry-run", Run(dry, trainings[0].lines))
     lines = report.in_short(tmp_path).splitlines()
-    assert lines[0].startswith("It works on 1 and 2 devices. Some CPU, 2 cores")
+    assert lines[0].startswith("It ran on 1 and 2 devices. Some CPU, 2 cores")
     text = " ".join(" ".join(lines).split())
     assert "multiple_gpus accuracy 1.000 and 1.000; 2 devices are about 2.0" in text
     assert text.index("multiple_gpus") < text.index("least_squares")

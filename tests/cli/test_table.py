@@ -103,3 +103,19 @@ def test_every_committed_record_is_a_table():
         found = table.rows([files.read(path)])
         assert found and all(form(found) for form in table.FORMATS.values())
     assert len(paths) > 100
+
+
+def test_solves_that_do_not_converge_are_compared_with_nothing():
+    """The records beside them show it, also those that are not in the table."""
+    folder = COMMITTED / "least_squares"
+    of = {
+        method: parsed(
+            [files.read(path) for path in sorted(folder.glob(f"*{method}*"))]
+        )
+        for method in ("averaging-as-published-cpu", "normal-cpu")
+    }
+    verdicts = {method: [row["verdict"] for row in rows] for method, rows in of.items()}
+    assert verdicts == {
+        "averaging-as-published-cpu": ["not converged", "not converged"],
+        "normal-cpu": ["", "faster"],
+    }

@@ -125,7 +125,7 @@ def test_a_single_run_is_told_by_a_floor_and_in_words():
     near = summarize([11.4, 11.5, 11.5, 11.6])  # apart, but no further than equal runs
     assert phrase("b", fast, "a", near, "--repeats 4") == (
         "whether b is as fast as a cannot be told: 10.5 (10.4-10.6) and 11.5 "
-        "(11.4-11.6) s; --repeats 4 would tell"
+        "(11.4-11.6) s; --repeats 4 may tell"
     )
     gpu = {"floor": FLOORS["gpu, from scratch"]}
     fast, slow = (

@@ -72,7 +72,7 @@ def test_a_notebook_shows_curves_or_words_alone(monkeypatch):
     monkeypatch.setattr(progress, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: Output())
     for chapter, line, words, is_drawn in (
-        ("scaling", step(8, 1, [0.2]), "a step of 8 images: 200 ms", False),
+        ("scaling", step(8, 1, [0.2]), "a step of 8 images on 1 device: 200 ms", False),
         ("multiple_gpus", epoch(1), "epoch 1/2", True),
     ):
         contents.clear()

@@ -65,6 +65,9 @@ def compare(a: Run, b: Run) -> str:
     unit = "s per 1,000 samples"
     words = phrase("record b", of_b, "record a", of_a, REPEAT, unit)
     lines.append(filled(sentence(words)))
+    in_turn = a.header.turns and files.sweep_of(a) == files.sweep_of(b)
+    if comparison.compare(of_a, of_b).is_told and not in_turn:
+        lines.append(filled("They did not take turns: was the machine equally free?"))
     facts_a, facts_b = _facts(a.header), _facts(b.header)
     names = {**facts_a, **facts_b}
     differing = [name for name in names if facts_a.get(name) != facts_b.get(name)]

@@ -65,6 +65,8 @@ class Bench:
     def begin(self, seed: int) -> numpy.ndarray:
         """Draw the batch, add a row of zeros, and return the parameters as a vector."""
         n = self.even_batch + 1
+        if lacks := self.lacks("init", ()) or self.lacks("batch", ()):
+            raise ValueError(f"{lacks} (docs/verify.md)")
         self.params = [numpy.asarray(p) for p in self.module.init(seed)]
         X_y = [numpy.asarray(a) for a in self.module.batch(n, seed)]
         if [a.shape[:1] for a in X_y] != [(n,), (n,)]:

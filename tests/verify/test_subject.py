@@ -73,6 +73,12 @@ def test_what_cannot_be_judged_has_one_line(where, lines, said, tmp_path):
     assert said in check.line and "\n" not in check.line and len(check.line) < 350
 
 
+def test_a_file_without_its_functions_says_which(tmp_path):
+    (tmp_path / "empty_step.py").write_text("x = 1\n")
+    first, _ = verify(tmp_path / "empty_step.py")
+    assert "the file defines no function `init` (docs/verify.md)" in first.line
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -11,7 +11,7 @@
 # Your code goes in place of each `raise NotImplementedError`. Test what you have, in
 # this folder or by a notebook's cells, as often as you like:
 #
-#     python -m pytest test_homework.py
+#     python -m pytest --tb=line test_homework.py
 #
 # You need NumPy and pytest, and for part 3 two functions of d2lpar. `place(k, array)` returns a
 # copy of a NumPy array on device k. A call of `exchange` is a round: it takes pairs

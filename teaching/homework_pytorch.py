@@ -1,6 +1,6 @@
 """The homework in PyTorch: a device is a process. 70 of the 100 points are by tests.
 
-    python -m pytest test_homework_pytorch.py
+    python -m pytest --tb=line test_homework_pytorch.py
 
 Hand in this file in place of `homework.py`, where the exercises stand, and more about
 `combine`, `break_even`, `cgls` and `int8`, the last two of which are a choice. The

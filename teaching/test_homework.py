@@ -1,6 +1,6 @@
 """Grades homework.py by values and counts, never by times.
 
-    python -m pytest test_homework.py
+    python -m pytest --tb=line test_homework.py
 
 Each test takes the functions that it calls as its arguments, so that nbgrader runs the
 same tests. The functions run apart: in a process that has none of the numbers, for 20

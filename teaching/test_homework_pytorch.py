@@ -1,6 +1,6 @@
 """Grades homework_pytorch.py by the tests of homework.py: a device is a process.
 
-    python -m pytest test_homework_pytorch.py
+    python -m pytest --tb=line test_homework_pytorch.py
 
 Each process gets its data from this one, which computes gradients and answers, and
 counts the bytes that it sends. A process does not know the gradients of the others.

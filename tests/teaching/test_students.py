@@ -463,7 +463,7 @@ def test_the_command_of_the_text_runs_beside_the_notebook(build):
     names = {path.name for path in folder.iterdir()}
     scripts = {"homework.py", "homework_pytorch.py"}
     assert names == {"homework.ipynb", *scripts, *(f"test_{name}" for name in scripts)}
-    (command,) = re.findall(r"python -m (pytest test_\w+\.py)", HOMEWORK.read_text())
+    (command,) = re.findall(r"python -m (pytest .*test_\w+\.py)", HOMEWORK.read_text())
     (folder / "homework.py").write_text(SOLUTION.read_text())
     command = [sys.executable, "-m", *command.split(), "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -13,10 +13,10 @@
 #
 #     python -m pytest --tb=line test_homework.py
 #
-# You need NumPy and pytest, and for part 3 two functions of d2lpar. `place(k, array)` returns a
-# copy of a NumPy array on device k. A call of `exchange` is a round: it takes pairs
-# (array, to), at most one from a device and one to a device, and returns the copies
-# that arrive, in this order:
+# You need NumPy and pytest, and for part 3 two functions of d2lpar. `place(k, array)`
+# returns a copy of a NumPy array on device k. A call of `exchange` is a round: it
+# takes pairs (array, to), at most one from a device and one to a device, and returns
+# the copies that arrive, in this order:
 #
 #     at_1, at_2 = exchange([(data[0], 1), (data[1], 2)])
 #

@@ -39,7 +39,8 @@ def result(runs: Sequence[Run]) -> Result:
         return Result()
     sent = any(_megabytes(run) != "-" for run in runs)
     chapters = group(runs, lambda run: run.header.chapter)
-    rows, speeds, accuracies, shorts = [], [], [], []
+    rows, speeds, accuracies = [], [], []
+    shorts: list[str] = []
     for chapter, same in chapters.items():
         name = labels.CHAPTERS.get(chapter, chapter)
         of_chapter = f"{name}: " if len(chapters) > 1 else ""

@@ -123,10 +123,10 @@ def test_the_flags_of_a_command_exist(line):
         words = rest
 
 
-# Flags of other programs: git, pip, python -m build, uv, torchrun, verify's subjects.
+# Flags of other programs: git, pip, build, uv, torchrun, pytest, verify's subjects.
 FOREIGN = {
     "--branch", "--recursive", "--no-deps", "--wheel", "--python", "--nnodes",
-    "--nproc-per-node", "--around", "--scale-rate",
+    "--nproc-per-node", "--around", "--scale-rate", "--tb",
 }  # fmt: skip
 
 

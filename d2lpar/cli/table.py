@@ -63,7 +63,10 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Return "faster", "slower" or "not told", by the one rule; "" for the base."""
+        """Return "faster", "slower" or "not told" by the one rule, or what `failed`.
+
+        It is "" for the row that others are compared with.
+        """
         if self.failed or self.found is None:
             return self.failed
         if not self.found.is_told:

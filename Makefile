@@ -61,6 +61,7 @@ faults: $(VENV)/.test-$(EXTRA)
 lint: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy && $(VENV)/bin/lint-imports --no-logo --no-cache
+	$(VENV)/bin/python tools/lines.py
 	$(VENV)/bin/hadolint Dockerfile Dockerfile.gpu
 
 # Measures what has no record of this code, hours on a machine with nothing else to do,

@@ -36,7 +36,7 @@ MAIN_JOB = multiple_gpus least_squares gan
 # The slow tests share little, and the file of the longest would keep the others waiting.
 PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 
-.PHONY: run test slow faults lint gallery notebooks book students grader exam slides clean main-job
+.PHONY: run test slow faults lint gallery notebooks book students grader clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
@@ -117,14 +117,6 @@ grader: $(VENV)/.docs-$(EXTRA)
 	$(VENV)/bin/python -m pip download -q --only-binary :all: -d build/grader/wheels \
 		numpy lazy_loader msgspec
 	$(VENV)/bin/python tools/make_students.py --grader
-
-# An exam of its own for each year, and its answers: build/exam/. SEED=2028 for another.
-exam: $(VENV)/.run-$(EXTRA)
-	$(VENV)/bin/python tools/make_exam.py $(if $(SEED),--seed $(SEED))
-
-# Six chapters as slides, one file each that opens without a network: build/slides/.
-slides: $(VENV)/.docs-$(EXTRA)
-	$(VENV)/bin/python tools/make_slides.py
 
 $(VENV)/.docs-$(EXTRA): $(VENV)/.run-$(EXTRA)
 	$(PIP_INSTALL) -e ".[$(EXTRA),docs]"

@@ -19,7 +19,6 @@ from docutils.utils.math.latex2mathml import tex2mathml
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
-import make_slides
 from make_notebooks import converted
 
 from d2lpar import __version__ as release
@@ -104,13 +103,10 @@ def read(app, docname, source):
         offer = f"Download: {{download}}`script </chapters/{name}.py>`"
         if notebook.is_file():
             offer += f", {{download}}`notebook </notebooks/{name}.ipynb>`"
-        if name in make_slides.LESSONS:
-            offer += f', <a href="../slides/{name}.html">slides</a>'
         cells.cells.insert(1, nbformat.v4.new_markdown_cell(offer))
         source[0] = nbformat.writes(cells)
     else:
         source[0] = offer_programs(one_line_alts(source[0]))
-        source[0] = source[0].replace("<!-- the slides -->", links_to_slides())
         if docname.startswith("docs/verify"):
             source[0] = fold_tables(source[0])
         if docname == "docs/players":
@@ -165,18 +161,6 @@ def fold_tables(text):
     return table.sub(folded, text)
 
 
-def links_to_slides():
-    """The decks of slides, which `make_slides` writes beside the pages."""
-    return " · ".join(
-        f'<a href="../slides/{name}.html">{name}</a>' for name in make_slides.LESSONS
-    )
-
-
-def write_slides(app, exception):
-    if exception is None and app.builder.format == "html":
-        make_slides.write(Path(app.outdir, "slides"))
-
-
 def step_player():
     """The step player with its data, which a browser would not fetch from a file."""
     trace = json.loads(TRACE.read_text(encoding="utf-8"))
@@ -221,5 +205,4 @@ def mathml(translator, node):
 
 def setup(app):
     app.connect("source-read", read)
-    app.connect("build-finished", write_slides)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))

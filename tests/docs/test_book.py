@@ -99,7 +99,7 @@ def visited(book, chromium):
 
 def test_every_page_loads_from_files_alone_and_without_an_error(book, visited):
     pages, wrong, requests = visited
-    names = ("docs/index", "docs/api/gan", "chapters/gan", "slides/gan", "search")
+    names = ("docs/index", "docs/api/gan", "chapters/gan", "search")
     assert set(pages) >= {book / f"{name}.html" for name in names}
     assert wrong == []
     assert {urlparse(url).scheme for url in requests} <= {"file", "data"}
@@ -274,32 +274,6 @@ def test_the_sliders_of_the_bracket_start_from_a_record(book, reader, name, path
     calculator.locator("[name=python]").fill("1")
     assert calculator.locator("circle").count() == 0
     assert button.get_attribute("aria-pressed") == "false"
-    assert reader.wrong == []
-
-
-def test_slides_fit_and_the_keyboard_leads_through_them(book, chromium):
-    reader = Reader(chromium, viewport={"width": 1280, "height": 720})
-    page = reader.page
-    for path in sorted((book / "slides").glob("*.html")):
-        page.goto(path.as_uri())
-        hidden = page.evaluate("""() => [...document.querySelectorAll(
-            'section, section pre, section table')].filter(
-            e => e.scrollHeight > e.clientHeight || e.scrollWidth > e.clientWidth)
-            .map(e => e.textContent.slice(0, 80))""")
-        assert hidden == [], path.name
-        kinds = page.locator("section").evaluate_all("all => all.map(e => e.className)")
-        for k, kind in enumerate(kinds, 1):
-            sync_api.expect(page.get_by_role("status")).to_have_text(
-                f"{k} / {len(kinds)}"
-            )
-            if kind == "predict":
-                fold = page.locator("section").nth(k - 1).locator("details")
-                assert fold.evaluate("details => details.open") is False
-                page.keyboard.press("ArrowRight")
-                assert fold.evaluate("details => details.open") is True
-            page.keyboard.press("ArrowRight")
-        page.keyboard.press("Home")
-        sync_api.expect(page.get_by_role("status")).to_contain_text("1 / ")
     assert reader.wrong == []
 
 

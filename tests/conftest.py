@@ -1,9 +1,11 @@
 """What several test files need. Imports no MXNet: some tests run without it."""
 
 import fcntl
+import ipaddress
 import os
 import pickle
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,38 @@ from support.command import d2lpar
 # A shell's background job ignores Ctrl-C, and so would every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A user's threads are no concern of a test that does not set them.
+os.environ.pop("OMP_NUM_THREADS", None)
+# Processes that tests start find no network either, whatever library they ask.
+os.environ.update(dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9"))
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Refuse every connection beyond loopback: a newcomer's tests run offline, too."""
+    connect = socket.socket.connect
+
+    def to_loopback(self, address):
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            if address[0] != "localhost":
+                where = ipaddress.ip_address(address[0])
+                assert where.is_loopback, f"a test connects to {address}"
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", to_loopback)
+
+
+@pytest.fixture
+def compiler():
+    """Skip without a C++ compiler."""
+    from d2lpar.kernels import KernelError, on_cpu
+
+    try:
+        on_cpu.compiler()
+    except KernelError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

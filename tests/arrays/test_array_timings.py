@@ -29,6 +29,7 @@ def results(work, n, call):
     return [p if isinstance(p, np.ndarray) else p.asnumpy() for p in parts]
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("n", [1, 3])
 def test_operations_equal_numpy(n):
     """Not `expected`, which the operation computes, but the sources' own lines."""
@@ -73,6 +74,7 @@ def test_copies_and_all_reduce(n):
     assert not right
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_the_kernels_tangent_in_every_quadrant(kind):
     """Beyond the source's [0, 1) too: any quadrant, near poles, negative, large."""
@@ -84,6 +86,7 @@ def test_the_kernels_tangent_in_every_quadrant(kind):
     np.testing.assert_allclose(sums.asnumpy(), right, rtol=2e-6, atol=1e-30)
 
 
+@pytest.mark.usefixtures("compiler")
 def test_an_operation_that_does_nothing_is_an_error():
     """The right result is there already, from before: it is cleared every time."""
     for work in operations.x2(DATA, contexts(1), np.random.default_rng(0)):
@@ -110,6 +113,7 @@ def test_pytorch_computes_the_same(make, torch):
             assert len(timed.seconds) == 1
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("n", [1, 2])
 def test_records(n):
     records = lines(n, product_repeats=1)
@@ -128,6 +132,7 @@ def test_records(n):
     assert sizes == [4096, 16384] and len(product.devices) == n
 
 
+@pytest.mark.usefixtures("compiler")
 def test_a_kernel_that_does_not_compile_is_left_out_with_a_line(monkeypatch, caplog):
     def launch(*arguments):
         raise KernelError("kernel sum_tan_squared does not compile: no such type")

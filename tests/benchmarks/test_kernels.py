@@ -6,6 +6,7 @@ import pytest
 from d2lpar import devices
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("chosen", ["cpu:1", "cpu:2"])
 def test_every_way_is_checked_and_timed(chosen):
     found = kernels.times(devices.parse(chosen), 1_001, repeats=1)

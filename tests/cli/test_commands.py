@@ -275,8 +275,9 @@ def test_no_command_cuts_a_word(columns, here, monkeypatch, tmp_path):
     monkeypatch.setattr(verify, "verify", lambda *args, **how: [check])
     (tmp_path / "step.py").touch()
     one, two = (str(run.path) for run in runs)
+    data = ["--data=sample"]  # without it, the real images are looked up on the network
     commands = (
-        ["run", "multiple_gpus", "--devices=cpu:2", f"--out={tmp_path}"],
+        ["run", "multiple_gpus", "--devices=cpu:2", *data, f"--out={tmp_path}"],
         ["list"],
         ["report", f"--out={tmp_path}"],
         ["compare", one, two],

@@ -2,15 +2,14 @@
 
 import pytest
 
-from d2lpar.kernels import KernelError, on_cpu
+
+@pytest.fixture(autouse=True)
+def needs_a_compiler(compiler):
+    """Skip each test of this folder without a C++ compiler."""
 
 
 @pytest.fixture(scope="package", autouse=True)
 def own_cache(tmp_path_factory):
-    try:
-        on_cpu.compiler()
-    except KernelError as error:
-        pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

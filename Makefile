@@ -1,6 +1,8 @@
 # Two commands do everything, from a fresh clone on a fresh machine:
 #   make run    sets up .venv, runs the main job, and lists its pictures
-#   make test   the same set-up, then the tests but the slow ones, which `make slow` runs
+#   make test   the same set-up, then the package's own tests
+# More tests: make smoke (half a minute), slow, check-docs, check-parity (PyTorch, d2l),
+# check-teaching, check-peers.
 # With an NVIDIA GPU of compute capability 5.0-8.9: make run EXTRA=cu112
 # Another interpreter: make test PYTHON=/path/to/python3.13, in .venv-python3.13
 # Beside MXNet 2 (2.0.0b1, CPU, Python 3.9-3.12): make test MXNET=2, in .venv-mxnet2
@@ -32,11 +34,14 @@ CONSTRAIN = $(if $(filter cpu,$(EXTRA)),$$($(VENV)/bin/python -c 'import os, sys
 	print("-c " + name if os.path.exists(name) else "")'))
 MAIN_JOB = multiple_gpus least_squares gan
 
+SMOKE = tests/test_parallel.py tests/test_equivalence.py
+
 # Files run side by side, the tests of one in turn: they share what its fixtures make.
 # The slow tests share little, and the file of the longest would keep the others waiting.
 PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 
-.PHONY: run test slow faults lint gallery notebooks book students grader clean main-job
+.PHONY: run test smoke slow lint check-docs check-parity check-teaching check-peers \
+	gallery notebooks book students grader clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
@@ -49,14 +54,26 @@ run: $(VENV)/.run-$(EXTRA)
 	@echo "README.md says what else there is."
 
 test: $(VENV)/.test-$(EXTRA)
-	$(PYTEST) --dist loadfile -m "not slow" $(TESTS)
+	$(PYTEST) --dist loadfile -m "not slow and not parity and not docs and not teaching \
+		and not peers" $(TESTS)
+
+# For the impatient: the four functions, one training, one solve, one record.
+smoke: $(VENV)/.test-$(EXTRA)
+	$(VENV)/bin/python -m pytest -q $(SMOKE)
+
+check-docs: $(VENV)/.docs-$(EXTRA) $(VENV)/.test-$(EXTRA)
+	$(PYTEST) --dist loadfile -m "docs and not slow"
+
+# PyTorch and d2l: pip install torch first where a build for CPUs is wanted.
+check-parity: $(VENV)/.parity-$(EXTRA)
+	$(PYTEST) --dist loadfile -m "parity and not slow"
+
+check-teaching check-peers: check-%: $(VENV)/.test-$(EXTRA)
+	$(PYTEST) --dist loadfile -m "$* and not slow"
 
 slow: $(VENV)/.test-$(EXTRA)
 	$(PYTEST) --dist worksteal -m slow
 
-# Kills trainings at 20 random moments each, and every role of several workers.
-faults: $(VENV)/.test-$(EXTRA)
-	D2LPAR_FAULTS=20 $(VENV)/bin/python -m pytest tests/workers/test_faults.py
 
 lint: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
@@ -72,6 +89,10 @@ gallery: $(VENV)/.gallery-$(EXTRA)
 
 $(VENV)/.gallery-$(EXTRA): $(VENV)/.test-$(EXTRA)
 	$(PIP_INSTALL) -e ".[$(EXTRA),book,peers]"
+	@touch $@
+
+$(VENV)/.parity-$(EXTRA): $(VENV)/.test-$(EXTRA)
+	$(PIP_INSTALL) -e ".[$(EXTRA),book,test]" "torch>=2.0"
 	@touch $@
 
 $(VENV)/bin/python:

@@ -1,8 +1,54 @@
-"""Doctests are collected where they are: no other module is imported for them."""
+"""What a run of the tests collects, and what it says at its end."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+MARKERS = {  # of folders whose tests `make test` leaves to `make check-...`
+    "benchmarks": "peers",
+    "chapters": "docs",
+    "docs": "docs",
+    "puzzles": "teaching",
+    "teaching": "teaching",
+}
+TESTS = Path(__file__).with_name("tests")
+seconds: Counter = Counter()  # of each test, with its fixtures
+LONG = 5
 
 
-def pytest_ignore_collect(collection_path):
-    """Leave out a module that is no test and has no doctest."""
+def marker_of(path):
+    """Return the marker of all tests below a folder of tests/, or None."""
+    inside = path.relative_to(TESTS).parts if TESTS in path.parents else ("",)
+    return MARKERS.get(inside[0])
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Import neither tests that -m excludes nor modules without a doctest."""
+    marker = marker_of(collection_path)
+    if marker and f"not {marker}" in config.option.markexpr:
+        return True
     if collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
         return None
     return ">>>" not in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if marker := marker_of(item.path):
+            item.add_marker(marker)
+
+
+def pytest_runtest_logreport(report):
+    seconds[report.nodeid] += report.duration
+    if "slow" in report.keywords:
+        del seconds[report.nodeid]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print what the tests took together, and those that ought to be marked slow."""
+    terminalreporter.write_line(f"all tests together: {sum(seconds.values()):.0f} s")
+    for name, took in seconds.most_common():
+        if took > LONG:
+            terminalreporter.write_line(f"above {LONG} s, not marked slow: {name}")

@@ -8,6 +8,7 @@ import signal
 import socket
 from pathlib import Path
 
+import hypothesis
 import pytest
 from support.command import d2lpar
 
@@ -16,6 +17,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The same examples in each run; HYPOTHESIS_PROFILE=default draws new ones.
+hypothesis.settings.register_profile("same", derandomize=True, database=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # A user's threads are no concern of a test that does not set them.
 os.environ.pop("OMP_NUM_THREADS", None)
 # Processes that tests start find no network either, whatever library they ask.

@@ -11,7 +11,7 @@ import pytest
 from d2lpar import chapter
 from d2lpar.errors import RecordError
 
-sys.path.append(str(Path(__file__).parents[2] / "teaching"))
+sys.path.append(str(Path(__file__).parents[1] / "teaching"))
 
 import predictions
 

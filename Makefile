@@ -29,7 +29,7 @@ else
 WHEEL = $(if $(findstring cu112,$(EXTRA)),mxnet-cu112,mxnet)==1.9.1
 endif
 # The versions of constraints/ for this Python; extras with d2l need older ones.
-CONSTRAIN = $(if $(filter cpu,$(EXTRA)),$$($(VENV)/bin/python -c 'import os, sys; \
+CONSTRAIN = $(if $(findstring book,$(EXTRA)),,$$($(VENV)/bin/python -c 'import os, sys; \
 	name = "constraints/%d.%d.txt" % sys.version_info[:2]; \
 	print("-c " + name if os.path.exists(name) else "")'))
 MAIN_JOB = multiple_gpus least_squares gan

@@ -94,7 +94,7 @@ def summary(checks: list[Check]) -> Check:
         f"{len(by[v])} of {count} checks {v}" for v in by if by[v] and v != "skipped"
     ]
     if by["skipped"]:
-        lines.append("skipped: " + ", ".join(check.what for check in by["skipped"]))
+        lines.append("not judged: " + ", ".join(check.what for check in by["skipped"]))
     named = [check.mistake for check in by[verdict] if check.mistake]
     if not by["right"] and verdict == "right":
         verdict = "unjudged"
@@ -160,7 +160,7 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
     wrong: dict[str, str] = {}  # the mistake of each check that is wrong
     for check in () if done else check_one_device(benches, calls):
         if check.what in calls and check.verdict == "skipped":
-            remarks[check.what] = f"; {check.line}"
+            remarks[check.what] = check.line
         else:
             yield check
             calls.pop(check.what, None)
@@ -179,8 +179,8 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
             check = check_call(bench, what, chosen, words, wrong, even)
             if check.verdict != "right":
                 break
-        if check.verdict == "right":
-            check = check._replace(line=check.line + remarks.get(what, ""))
+        if check.verdict == "right" and what in remarks:
+            check = Check(what, "skipped", remarks[what])
         yield check
         must = what == f"{N} devices against one"
         if must and check.verdict == "unjudged" and not check.mistake:
@@ -236,9 +236,10 @@ def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
             one, tol = first.alone(chosen, **words), first.tolerance
             gaps = {m: norm(one - u) - norm(tol(u)) for m, u in updates.items()}
             near = [mistake for mistake, gap in gaps.items() if gap < 1e-4 * norm(ref)]
-            if not near:
-                for bench in benches:
-                    bench.is_stateless &= what != "two steps"
+            if not near and what == "two steps":
+                for bench in benches:  # it has a state, such as momentum
+                    bench.is_stateless = False
+            elif not near:
                 yield Check(what, "skipped", SENTENCES[what])
             elif near[0]:
                 yield Check(what, "wrong", SENTENCES[near[0]], near[0])
@@ -249,9 +250,13 @@ def check_call(
 ) -> Check:
     """Compare one call; `wrong` has the mistake of each check that was wrong before."""
     must = what == f"{bench.N} devices against one"  # every step must answer
+    apart = False
     refused = "unjudged" if must else "skipped"
     try:
         got, one = bench.both(rows, **words)
+        if "name" not in words and not bench.lacks("replicas", words):
+            all_of_them = bench.several(rows, name="replicas", **words)
+            apart = bool(bench.differing(all_of_them, all_of_them[0]))
     except RefusedError as error:
         return Check(what, refused, str(error))
     except RunError as error:
@@ -263,7 +268,8 @@ def check_call(
         # One device may need more rows; what it has an argument for must not fail.
         return Check(what, "unjudged" if words else refused, str(error))
     off = f"{abs(got - one).max() / (abs(one).max() or 1):.0e}"
-    if not bench.differing(got, one, times=4 if "steps" in words else 1):
+    is_right = not bench.differing(got, one, 4 if "steps" in words else 1)
+    if is_right and not apart:
         return Check(what, "right", f"{off} of the step apart in {BATCHES} batches")
     parts = [part for part in what.split(" and ") if part in wrong]
     if parts or "another algorithm" in wrong.values():
@@ -272,7 +278,7 @@ def check_call(
         mistake, line = "own precision", SENTENCES["coarse"].format(far=off)
     elif len(rows) < bench.N and "" in wrong.values():
         mistake = ""  # several names fit so few rows, and none fits more of them
-    elif what == "replicas":
+    elif is_right or what == "replicas":
         mistake, line = "apart", SENTENCES["apart"]
     elif what == "accumulation and clipping":
         mistake, line = "clipped pieces", SENTENCES["clipped pieces"]

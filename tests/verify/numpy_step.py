@@ -149,5 +149,5 @@ def step(params, X, y, num_devices, lr, steps=1, clip_norm=None, accumulate=1):
     return train(params, X, y, num_devices, lr, steps, clip_norm, accumulate)[0]
 
 
-def replicas(*arguments):
-    return train(*arguments)
+def replicas(params, X, y, num_devices, lr, steps=1, clip_norm=None, accumulate=1):
+    return train(params, X, y, num_devices, lr, steps, clip_norm, accumulate)

@@ -138,6 +138,39 @@ def test_a_mistake_of_some_parameters_names_them(monkeypatch):
     assert found.mistake == "N times" and found.line.startswith("parameter 1: ")
 
 
+@pytest.mark.parametrize("word", ["steps", "clip_norm", "accumulate"])
+def test_a_device_that_differs_in_an_option_only_is_found(word, monkeypatch):
+    """A scheduler or clipping on device 0 alone leaves its own parameters right."""
+    right = numpy_step.train
+    usual = {"steps": 1, "clip_norm": None, "accumulate": 1}
+
+    def train(*arguments):
+        first, *others = right(*arguments)
+        if dict(zip(usual, arguments[5:]))[word] != usual[word]:
+            others = [[1.01 * p for p in params] for params in others]
+        return [first, *others]
+
+    monkeypatch.setattr(numpy_step, "train", train)
+    *_, summary = judged()
+    assert (summary.verdict, summary.mistake) == ("wrong", "apart")
+
+
+def test_an_option_that_one_device_does_not_obey_is_not_judged(monkeypatch):
+    right = numpy_step.train
+
+    def train(params, *arguments):  # as LARS: a length of its own, so nothing to clip
+        (new, *_) = right(params, *arguments[:5], None, *arguments[6:])
+        moves = [new_p - p for new_p, p in zip(new, params)]
+        new = [p + 0.1 * d / numpy.linalg.norm(d) for p, d in zip(params, moves)]
+        return [new] * arguments[2]
+
+    monkeypatch.setattr(numpy_step, "train", train)
+    *checks, summary = judged()
+    (clipping,) = [check for check in checks if check.what == "clipping"]
+    assert clipping.verdict == "skipped" and "one does not clip" in clipping.line
+    assert "clipping" in summary.line.partition("not judged: ")[2]
+
+
 def test_random_numbers_are_not_judged(monkeypatch):
     right, rng = numpy_step.gradient, numpy.random.default_rng(0)
 

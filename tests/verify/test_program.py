@@ -153,7 +153,7 @@ def test_attention_stays_causal_without_dropout():
 @pytest.mark.slow
 @pytest.mark.parametrize("flag, what, said", [
     ("", "summary", "8 of 8 checks right"),
-    ("--own-rows", "summary", "7 of 7 checks right; skipped: rows"),
+    ("--own-rows", "summary", "7 of 7 checks right; not judged: rows"),
     ("--same-rows", "rows", "each process gets the same rows"),
     ("--scale-rate", "the learning rate", "2 times as large on 2 processes"),
     ("--closure", "summary", "8 of 8 checks right"),

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,9 +184,6 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
         must = what == f"{N} devices against one"
         if must and check.verdict == "unjudged" and not check.mistake:
             return  # several devices do not answer
-    if getattr(first.module, "EXACT", False) and "the same bits" not in done:
-        yield Check("the same bits", "wrong", "")
-        yield check_bits(first, [rows] if even else [rows, odd])
 
 
 def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
@@ -293,23 +289,3 @@ def check_call(
     is_open = mistake in ("another algorithm", "own precision")
     verdict = "unjudged" if is_open else "wrong"
     return Check(what, verdict, line, mistake)
-
-
-def check_bits(bench: Bench, batches: list) -> Check:
-    """Compare the bytes of a step on 2, 3, ... devices with those of one device."""
-
-    def stepped(rows, num_devices):
-        X, y = (a[[*rows]] for a in bench.X_y)
-        params = [p.copy() for p in bench.params]
-        new = bench.call(bench.module.step, params, X, y, num_devices, LR)
-        return b"".join(numpy.asarray(p).tobytes() for p in new)
-
-    equal = {1}
-    for rows, N in product(batches, range(2, bench.N + 1)):
-        with suppress(RunError):  # of a batch or a count that a step may refuse
-            pairs = zip(stepped(rows, 1), stepped(rows, N))
-            if differ := sum(a != b for a, b in pairs):
-                line = f"{differ} bytes differ on {N} devices, {len(rows)} samples"
-                return Check("the same bits", "wrong", line, "other bits")
-            equal.add(N)
-    return Check("the same bits", "right", f"on {sorted(equal)} devices")

@@ -238,14 +238,21 @@ def gpu_names(devices: str) -> list[str]:
     return [gpu.name for gpu in gpus[: int(count)]]
 
 
-def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
-    """Return the header's fields on these GPUs: names, and MXNet's build there."""
+def gpu_fields(ids: Sequence[int], timed: Sequence[Arm]) -> dict[str, Any]:
+    """Return the header's fields on these GPUs: names, and what our arms had there."""
     gpus = cuda_devices()
     devices = f"gpu:{','.join(map(str, ids))},"
-    try:
-        build = answer("arms:gpu_build", devices=devices)
-    except RunError:
-        build = {"tf32": exact_float32()["NVIDIA_TF32_OVERRIDE"] != "0"}
+    builds_of_ours = []
+    for environment in {str(arm.environment): arm.environment for arm in timed
+                        if not arm.is_peer}.values():  # fmt: skip
+        asked = ours("", 1, "arms:gpu_build", devices=devices)
+        try:
+            builds_of_ours += run(asked._replace(environment=environment))
+        except RunError:
+            tf32 = exact_float32()["NVIDIA_TF32_OVERRIDE"] != "0"
+            builds_of_ours.append({"tf32": tf32})
+    first, *others = builds_of_ours or [{}]  # a fact in which arms differ is left out
+    build = {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
     return {"on_gpus": [gpus[i].name for i in ids], "gpu_build": build}
 
 

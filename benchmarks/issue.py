@@ -174,7 +174,7 @@ def main() -> None:
         lines,
         work=f"a step from scratch, {args.global_batch_size:,} images, {args.devices}",
         settings={"global_batch_size": args.global_batch_size, "steps": args.steps},
-        **(arms.gpu_fields(range(int(count))) if kind == "gpu" else {}),
+        **(arms.gpu_fields(range(int(count)), timed) if kind == "gpu" else {}),
     )
     print(arms.table(run))
     other = {

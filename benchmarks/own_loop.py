@@ -151,7 +151,7 @@ def main() -> None:
     work = f"a step of a reader's own loop, {args.global_batch_size:,} images"
     fields = {}
     if kind == "gpu":
-        fields = arms.gpu_fields(range(int(count)))
+        fields = arms.gpu_fields(range(int(count)), timed)
     path = args.out / "own_loop.jsonl"
     run = arms.record(path, timed, lines, work=work, **fields)
     arms.show(run)

@@ -302,7 +302,11 @@ def write(
         seed=args.seed,
         settings={**recipe, "threads": args.threads, **data.sizes},
         first_losses_checked=checked,
-        **(arms.gpu_fields(range(max(args.counts))) if args.kind == "gpu" else {}),
+        **(
+            arms.gpu_fields(range(max(args.counts)), timed)
+            if args.kind == "gpu"
+            else {}
+        ),
     )
 
 

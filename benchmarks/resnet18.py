@@ -254,7 +254,7 @@ def measure(args: argparse.Namespace) -> None:
         dataset=data.name,
         dataset_sha256=data.sha256,
         settings={"n_train": args.images, "num_epochs": args.epochs},
-        **(arms.gpu_fields(range(int(count))) if kind == "gpu" else {}),
+        **(arms.gpu_fields(range(int(count)), every) if kind == "gpu" else {}),
         first_losses_checked=bool(args.first_steps),
     )
     print(table(run))

@@ -12,7 +12,7 @@ loaded after d2lpar has set the variables that MXNet reads once, when it is impo
 The names are in `__init__.pyi`, which type checkers read, too.
 """
 
-__version__ = "0.5.0"
+__version__ = "0.7.0.dev0"
 
 try:
     import lazy_loader

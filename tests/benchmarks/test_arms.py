@@ -1,6 +1,7 @@
 """A benchmark's arms: the turns of their processes, their record, table and picture."""
 
 import sys
+from types import SimpleNamespace
 
 import arms
 import equivalence
@@ -104,3 +105,24 @@ def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent():
     assert medians(small) == [3.0, 1.0]  # in the order they ran
     assert medians(large) == [20.0]
     assert any("no GPU" in text for text in words(picture))
+
+
+def test_a_header_says_what_our_arms_had_on_gpus(monkeypatch):
+    """The parent's variable said no graphs of arms that ran with them."""
+    name = "MXNET_ENABLE_CUDA_GRAPHS"
+
+    def run(arm):
+        return [{"cuda_graphs": arm.environment[name] == "1", "driver": "1"}]
+
+    gpus = [SimpleNamespace(name="A GPU")]
+    monkeypatch.setattr(arms, "run", run)
+    monkeypatch.setattr(arms, "cuda_devices", lambda: gpus)
+    with_graphs, without = (
+        arms.Arm("ours", "module:work", {}, {name: value}) for value in "10"
+    )
+    peer = without._replace(is_peer=True)
+    fields = arms.gpu_fields([0], [peer, with_graphs])
+    assert fields["gpu_build"] == {"cuda_graphs": True, "driver": "1"}
+    assert fields["on_gpus"] == ["A GPU"]
+    both = arms.gpu_fields([0], [with_graphs, without])
+    assert both["gpu_build"] == {"driver": "1"}

@@ -47,7 +47,7 @@ run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
 		$(VENV)/bin/d2lpar run $$chapter --preset quick || exit; echo; \
 	done
-	@$(VENV)/bin/d2lpar report $(MAIN_JOB); echo
+	@$(VENV)/bin/d2lpar report; echo
 	@echo "Next:"
 	@echo "  $(VENV)/bin/d2lpar list                              the other chapters"
 	@echo "  $(VENV)/bin/d2lpar run multiple_gpus --preset book   all the data, 10 epochs"

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from tqdm import tqdm
 
 from d2lpar import __version__, process
 from d2lpar.errors import RunError
@@ -92,9 +91,8 @@ def measure(
     """
     lines: list[ArmSample | ArmAbsent] = []
     turns = [(round_, arm) for round_ in range(rounds) for arm in arms]
-    bar = tqdm(turns, unit="process", dynamic_ncols=True, leave=False, disable=None)
-    for round_, arm in bar:
-        bar.set_description(arm.name)
+    for k, (round_, arm) in enumerate(turns, 1):
+        print(f"process {k} of {len(turns)}: {arm.name}", file=sys.stderr)
         try:
             answers = run(arm)
             if not answers:

@@ -32,7 +32,7 @@ from d2lpar.machine.cards import as_text, machine
 # compute at the same time, because their queues are independent. CPU contexts share the
 # cores and the memory of the host.
 #
-# The next cell prints a summary of the CPU and of every GPU, as `d2lpar devices` does
+# The next cell prints a summary of the CPU and of every GPU, as `d2lpar doctor` does
 # in a terminal. For a GPU it contains:
 #
 # - **Compute capability**: the generation of a GPU's instructions, for example 7.5 for

@@ -597,7 +597,7 @@ print(f"on two GPUs a step with synchronised BatchNorm takes {sync:.1f} times as
 # ## Training, measured
 #
 # Finally, we train on the drawn faces with 1, 2, ... devices, and animate the faces of
-# eight noises. Ctrl-C leaves a checkpoint, and `--resume last` continues from it. The
+# eight noises. Ctrl-C leaves a checkpoint, and `--resume` continues from it. The
 # presets differ in networks and steps. `quick` draws heads with hair and `book` draws
 # faces, both on two cores. `sharp` and `as-published`, the notebook's recipe, are meant
 # for GPUs. The notebook's recipe trained to its end looks like this ([film and

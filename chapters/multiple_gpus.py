@@ -388,14 +388,13 @@ for name, shared in (("a shard per device", list), ("four shards", in_four)):
     print(f"{name}: the trainings end", "equal" if agree(ends) else "different")
 
 # %% [markdown]
-# With four shards the two trainings end with the same parameters, to the last bit. In
-# the package, `--same-bits` cuts each batch into eight shards. The number of threads,
-# the kind of processor and the version of MXNet must stay the same, because they can
-# change the order of the sums within a shard.
+# With four shards the two trainings end with the same parameters, to the last bit. The
+# number of threads, the kind of processor and the version of MXNet must stay the same,
+# because they can change the order of the sums within a shard.
 #
 # Equal bits help to find errors, because a difference is then never rounding. They cost
-# time, because four shards need four times the calls. In the package, batches of 64
-# take longer, and with 256 and more a difference [cannot be
+# time, because four shards need four times the calls. In a record of version 0.6,
+# batches of 64 take longer, and with 256 and more a difference [cannot be
 # told](../figures/multiple_gpus.md#the-same-bits-on-any-number-of-devices). They do not
 # make a training more accurate, because no order of a sum is better than another.
 #

@@ -373,8 +373,7 @@ chapter.answer("network or batch", "network" if of_network else "batch")
 # The package's training, `d2lpar.lenet_concise.train`, adds shuffled batches, uneven
 # shards and checkpoints. On CPU contexts its trainer sums on the host
 # (`kvstore="local"`). On GPUs it sums all gradients as one array and launches each pass
-# as a CUDA graph. The results are equal up to rounding. With `--same-bits` they are
-# equal to the last bit (Chapter 1).
+# as a CUDA graph. The results are equal up to rounding.
 
 # %%
 if __name__ == "__main__":

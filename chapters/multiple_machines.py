@@ -22,6 +22,7 @@
 # multiple_machines`.
 
 # %%
+import inspect
 import math
 import sys
 import tempfile
@@ -51,8 +52,7 @@ from d2lpar.records.comparison import (
     summarize,
 )
 from d2lpar.records.kinds import timed_epochs
-from d2lpar.workers.plan import plan
-from d2lpar.workers.supervisor import supervise
+from d2lpar.workers.launch import launch
 
 one = devices.parse("cpu:1")
 
@@ -185,18 +185,13 @@ for num_workers in (2, 3, 6):
 #
 # MXNet needs one process per role, and each reads its role from its environment. One
 # *scheduler* introduces the processes to each other, one *server* sums, and two
-# *workers* train. `d2lpar launch` sets these variables, and with `--print` only prints
-# them, for Slurm or for another terminal. It starts the roles of a `--hosts` file over
-# ssh.
+# *workers* train. On several machines srun or mpirun sets the variables. On this
+# machine `launch` sets them.
 
 # %%
 clone = chapter.record("benchmarks/workers.jsonl").path.parents[2]
 worker = clone / "teaching" / "frameworks" / "worker.py"
-folder = tempfile.TemporaryDirectory()
-roles = plan(2, servers=1, program=[sys.executable, str(worker), folder.name])
-for role in roles:
-    names = ("DMLC_ROLE", "D2LPAR_WORKER")
-    print(f"{role.name}:", {n: v for n, v in role.environment.items() if n in names})
+print(inspect.getsource(launch).partition("try:")[0])
 
 # %% [markdown]
 # The next cell prints the program of a worker and starts it twice, beside a scheduler
@@ -210,25 +205,24 @@ print(worker.read_text(encoding="utf-8").partition('"""\n\n')[2])
 if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
     print("skipped: this MXNet was built without the distributed kvstore")
 else:
-    printed = []
-    supervise(roles, lambda role, line: printed.append(line))
-    print(*sorted(printed), sep="\n")
+    folder = tempfile.TemporaryDirectory()
+    launch([sys.executable, str(worker), folder.name], workers=2)
     for number in range(2):
         with numpy.load(f"{folder.name}/{number}.npz") as file:
-            sums = [file[f"arr_{key}"] for key in range(8)]
+            sums, images = [file[f"arr_{key}"] for key in range(8)], file["images"]
         pairs = zip(sums, whole)
         same = all(numpy.allclose(s, w, rtol=1e-3, atol=1e-6) for s, w in pairs)
-        print(f"worker {number} pulled the gradient of the whole batch: {same}")
+        print(f"worker {number}: {images} images; its sum is the whole batch's: {same}")
         assert same
-folder.cleanup()
+    folder.cleanup()
 
 # %% [markdown]
 # The program contains no networking code and no locks. Real training has a pitfall,
 # however, because the initial parameters are distributed in the same way. MXNet orders
 # a push after the last pull of the *same array*, so a first gradient can overtake the
 # first pull of a parameter. A slow worker then receives a sum of gradients as its
-# weights, without an error. The package therefore waits until the first pull has
-# finished.
+# weights, without an error. In the package all workers therefore begin with the same
+# parameters by their seed, and none is sent.
 #
 # ## The traffic
 #
@@ -263,9 +257,9 @@ chapter.answer("ms of traffic each way", each_way)
 #
 # A second machine saves at most half of the time of a step and adds the traffic. If
 # pushes and pulls overlap, only one direction counts. The place of the server
-# determines how many gradients cross a link. `d2lpar launch` puts the first server on
-# the machine of the first worker, so one gradient crosses each way. To and from a
-# server on a third machine two gradients cross. We take the step from a record of one
+# determines how many gradients cross a link. If the server is on the machine of the
+# first worker, one gradient crosses each way. To and from a server on a third machine
+# two gradients cross. We take the step from a record of one
 # process with two contexts of an AMD EPYC
 # ([record](../figures/seeds/multiple_gpus_concise/book-cpu2.jsonl)).
 
@@ -310,8 +304,8 @@ for batch in ("256", "2,048"):
 #
 # ## Two bits per number
 #
-# `--compress T` pushes -T, 0 or T for each number. The worker keeps the rest and adds
-# it to the gradient of the next step.
+# With MXNet's `set_gradient_compression` and a threshold T a worker pushes -T, 0 or T
+# for each number. It keeps the rest and adds it to the gradient of the next step.
 #
 # *Predict before you run*: the threshold is 0.5. What arrives per step, on average over
 # 100 steps, of a gradient of 0.02, and of one of 0.9?
@@ -347,9 +341,9 @@ chapter.score()
 #
 # ## Not waiting
 #
-# With `--kvstore dist_async` the server updates the parameters at each push, and no
-# worker waits for another. In the next cell two workers take eight steps of random
-# length. With `dist_sync`, each step lasts as long as its slower worker.
+# With the key-value store `dist_async` the server updates the parameters at each push,
+# and no worker waits for another. In the next cell two workers take eight steps of
+# random length. With `dist_sync`, each step lasts as long as its slower worker.
 
 # %%
 lengths = numpy.random.default_rng(3).uniform(0.5, 1.5, size=(2, 8))
@@ -404,7 +398,7 @@ for age in (0, 1, 4, 16):
 # pushes depends on time, so two asynchronous runs can differ.
 #
 # Let us compare the three ways with records of two workers and a server on one machine
-# of two cores, with three seeds each
+# of two cores, with three seeds each, by version 0.5, which had all three
 # ([picture](../figures/multiple_machines/sharing.png)). Each worker had two threads, so
 # the workers competed for the cores.
 
@@ -433,10 +427,9 @@ for way in ("2 bits per gradient", "dist_async"):
 #
 # ## When a process dies
 #
-# A synchronous sum blocks if one process dies, so the launcher monitors all processes.
-# If one dies, it stops the rest. On one machine it restarts all of them from the last
-# checkpoint, and with two workers the result is the same to the bit. With `dist_async`
-# the remaining workers could continue, but d2lpar restarts them as well.
+# A synchronous sum blocks if one process dies. `d2lpar launch` monitors all processes.
+# If one dies, it ends the rest. With `--checkpoint-every 1` the same launch continues
+# from the last epoch, if it is given the checkpoint as `--resume`.
 #
 # ## One process
 #
@@ -467,7 +460,7 @@ if __name__ == "__main__":
 #    Gbit/s. How long does a step's traffic take each way, and how long in a ring of the
 #    eight? *(`8 * 0.5e6 * 8 / 10e9 = 3.2 ms`. In a ring
 #    `2 * 7 / 8 * 0.5e6 * 8 / 10e9 = 0.7 ms`, push and pull together.)*
-# 2. **Three workers.** Plan three and start them. Which sums do they pull? *(They take
+# 2. **Three workers.** Launch three. Which sums do they pull? *(They take
 #    2, 2 and 1 images and pull the same sums as before, up to rounding.)*
 # 3. **An average instead of a sum.** Let `pull` divide by the number of workers and
 #    leave the rest. *(The gradient is divided by W, so each step is 1 / W as long.
@@ -483,10 +476,10 @@ if __name__ == "__main__":
 #    each other, from `256 * 2 g / (s / 2) = 1,024 g / s` images on, with `g = 4.13`. If
 #    they overlap, from half of that. At 10 Gbit/s it is a tenth of either. We have
 #    assumed that a step is proportional to its batch.)*
-# 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines` and
-#    end one worker's process from another terminal (`kill -9`). *(The launcher names
-#    the worker, restarts all from the last checkpoint ("restart 1 of 3"), and ends with
-#    the accuracy of an undisturbed run.)*
+# 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines
+#    --checkpoint-every 1` and end one worker's process from another terminal
+#    (`kill -9`). *(The launcher names the worker and ends. Started again with
+#    `--resume`, it ends with the accuracy of an undisturbed run.)*
 #
 # ## Sources
 #

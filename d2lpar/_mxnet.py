@@ -18,23 +18,7 @@ import numpy
 from d2lpar._numpy_names import restore_numpy_names, write_numbers_plainly
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine.builds import check_installed, install_command, missing_libraries
-from d2lpar.machine.host import check_environment, set_defaults
-
-# MXNet reads these at its first import; what the user has set keeps its value.
-ENGINE_DEFAULTS = {
-    # By default 4 buffers for scratch space are shared by all CPU contexts, and
-    # operators that hold the same one wait for each other.
-    "MXNET_CPU_TEMP_COPY": "256",
-    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-    "MXNET_SUBGRAPH_VERBOSE": "0",
-    # Else INT8's dense layers keep the range of the first batch for all that follow.
-    "MXNET_MKLDNN_QFC_DYNAMIC_PARAMS": "1",
-    "MXNET_ONEDNN_QFC_DYNAMIC_PARAMS": "1",  # of MXNet 2
-    "NVIDIA_TF32_OVERRIDE": "0",  # else GPUs silently multiply float32 in TF32
-    # `auto` is one context per core, and with more threads the OpenBLAS in MXNet's
-    # wheel deadlocks when two contexts multiply large matrices at the same time.
-    "OMP_NUM_THREADS": "1",
-}
+from d2lpar.machine.host import ENGINE_DEFAULTS, check_environment, set_defaults
 
 
 def _prepare() -> None:

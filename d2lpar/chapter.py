@@ -9,9 +9,8 @@ from datetime import datetime, timezone
 from math import isfinite
 from os.path import commonprefix
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from d2lpar.cli.table import times
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import cell_output, replacing
 from d2lpar.records.comparison import (
@@ -24,6 +23,7 @@ from d2lpar.records.comparison import (
     summarize,
 )
 from d2lpar.runs.progress import in_notebook, show_figure
+from d2lpar.runs.timed import timed_works
 from d2lpar.text import number, plain_table
 
 if TYPE_CHECKING:
@@ -177,7 +177,9 @@ def table(
     """
     scale = {"s": 1.0, "ms": 1e3}[unit] / per
     found: dict[str, dict[int, Summary]] = {}
-    for row, n, seconds in (line for name in names for line in times(record(name))):
+    for row, n, seconds in (
+        line for name in names for line in timed_works(record(name))
+    ):
         if seconds.n and (not only or row.startswith(tuple(only))):
             found.setdefault(row, {}).setdefault(n, seconds)
     counts = sorted({n for by_count in found.values() for n in by_count})
@@ -212,7 +214,7 @@ def show(figure: Figure, name: str) -> None:
         print(f"wrote {path}")
 
 
-def measure(name: str, **settings: object) -> list[Run]:
+def measure(name: str, **settings: Any) -> list[Run]:
     """Measure a chapter, show what it found, and return its records.
 
     A script takes the flags of `d2lpar run`, too, and ends with one line on an error.
@@ -224,7 +226,7 @@ def measure(name: str, **settings: object) -> list[Run]:
     from d2lpar.cli.main import flags_of, guard
 
     def work() -> list[Run]:
-        return measure(name, **{**settings, **flags_of(name, sys.argv[1:])})
+        return measure(name, **{**settings, **flags_of(name, *sys.argv[1:])})
 
     runs = guard(work)
     return runs if isinstance(runs, list) else []  # --help measures nothing

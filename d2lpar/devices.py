@@ -150,7 +150,7 @@ def check_exists(device: mx.Context) -> None:
     if device.device_type == "gpu" and device.device_id >= mx.context.num_gpus():
         raise DeviceError(
             f"{device}: MXNet sees {plural(mx.context.num_gpus(), 'GPU')} here; "
-            "d2lpar devices describes this machine"
+            "d2lpar doctor describes this machine"
         )
 
 

@@ -5,7 +5,6 @@ Beside them: one-line summaries of third-party errors, and signals as errors.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -79,34 +78,20 @@ def is_from_mxnet(error: BaseException) -> bool:
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless ignored.
-
-    Python drops what a destructor raises, so there the signal is sent again.
-    """
+    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt(number)
-
-    def send_again(dropped: sys.UnraisableHookArgs) -> None:
-        if not isinstance(dropped.exc_value, KeyboardInterrupt):
-            sys.__unraisablehook__(dropped)
-            return
-        number = (*dropped.exc_value.args, signal.SIGINT)[0]
-        again = threading.Timer(0.01, os.kill, (os.getpid(), number))
-        again.daemon = True
-        again.start()
+        raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in INTERRUPTS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:  # nohup, or a job in the background
             signal.signal(number, interrupt)
-    hook, sys.unraisablehook = sys.unraisablehook, send_again
     try:
         yield
     finally:
-        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,19 +15,12 @@ from typing import TYPE_CHECKING, Any
 from d2lpar.errors import RecordError, SettingError
 
 if TYPE_CHECKING:
-    from d2lpar.records.kinds import Run
+    from d2lpar.records.kinds import Header, Run
     from d2lpar.records.result import Result
 
-# What --data calls the data sets that headers name.
-DATA_FLAGS = {
-    "fashion-mnist": "fashion-mnist",
-    "fashion-mnist-sample": "sample",
-    "cryptopunks": "cryptopunks",
-    "synthetic-punks": "synthetic",
-}
 # Settings in which the runs of one sweep may differ.
-MAY_DIFFER = {"resumed_at", "device_counts"}
-# Sizes that older versions measured on one device count only, a row for each.
+MAY_DIFFER = {"resumed_at", "device_counts", "seed"}
+# Settings that records before 0.6 wrote for one device count only.
 MAY_DIFFER |= {"per_device_batch_sizes", "largest_copy", "copies"}
 
 
@@ -74,11 +67,9 @@ class Experiment:
     def takes(self, preset: str, dry_run: bool = False) -> set[str]:
         """Return the settings that apply; those of a preset can be replaced."""
         takes = {"devices", "num_devices", "preset", "dry_run", "out", "data"}
-        takes |= {"threads", "deterministic", "seed", "repeats"}
-        if self.locate:
-            takes.add("data_dir")
+        takes |= {"threads", "seeds", "repeats"}
         if self.start:
-            takes |= {"checkpoint_every", "resume", "seeds"}
+            takes |= {"checkpoint_every", "resume"}
         if dry_run:
             takes |= self.presets.get("dry-run", {}).keys()
         return takes | self.presets[preset].keys()
@@ -109,12 +100,23 @@ def load(function: str) -> Callable:
 
 
 def get(name: str) -> Experiment:
-    """Return the experiment of a chapter; raise SettingError for an unknown name."""
-    if name not in EXPERIMENTS:
-        similar = difflib.get_close_matches(name, EXPERIMENTS, 1)
-        hint = f"did you mean {similar[0]}?" if similar else "see d2lpar list"
-        raise SettingError(f"chapter {name[:40]!r}: there is none; {hint}")
-    return EXPERIMENTS[name]
+    """Return the experiment of a chapter, by its name or number.
+
+    Raises :class:`SettingError` for an unknown one, and for one to be read.
+    """
+    number = name.removeprefix("chapter")
+    for experiment in EXPERIMENTS.values():
+        if name == experiment.name or number == str(experiment.number):
+            return experiment
+    for k, lesson in LESSONS.items():
+        if name == lesson or number == str(k):
+            raise SettingError(
+                f"chapter {name}: a lesson without a record of its own; run it: python "
+                f"chapters/{lesson}.py"
+            )
+    similar = difflib.get_close_matches(name, [*EXPERIMENTS, *LESSONS.values()], 1)
+    hint = f"did you mean {similar[0]}?" if similar else "see d2lpar list"
+    raise SettingError(f"chapter {name!r}: there is none; {hint}")
 
 
 def measured_by(runs: Sequence[Run]) -> Experiment:
@@ -134,18 +136,28 @@ def measured_by(runs: Sequence[Run]) -> Experiment:
     return experiment
 
 
-def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Return the settings in which runs of one chapter should agree, and do not."""
-    methods = measured_by(runs).variants.values()
-    may_differ = MAY_DIFFER.union(*methods)
-    all_settings = [run.header.settings for run in runs]
+def differing(headers: Sequence[Header], may_differ: Collection[str]) -> list[str]:
+    """Return the settings in which headers should agree, and do not.
+
+    Beside settings proper, these are "seed" and "data". A setting that is missing, as
+    in a record of an older version, counts as False.
+    """
+    facts = [{**h.settings, "seed": h.seed, "data": h.dataset_sha256} for h in headers]
     return [
         name
-        for name in dict.fromkeys(name for of_run in all_settings for name in of_run)
+        for name in dict.fromkeys(name for of_run in facts for name in of_run)
         if name not in may_differ
-        # Records of before a setting was there have it as False.
-        and len({str(of_run.get(name) or None) for of_run in all_settings}) > 1
+        and len({str(of_run.get(name) or None) for of_run in facts}) > 1
     ]
+
+
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the settings in which runs of one chapter should agree, and do not."""
+    experiment = measured_by(runs)
+    may_differ = MAY_DIFFER.union(*experiment.variants.values())
+    if not experiment.locate:  # generated data, as for one device count
+        may_differ.add("data")
+    return differing([run.header for run in runs], may_differ)
 
 
 def result(runs: Sequence[Run]) -> Result:
@@ -209,8 +221,8 @@ LENET = Experiment(
     "Training on several devices from scratch",
     "trains LeNet: accuracy, seconds per epoch",
     presets={
-        "quick": {**QUICK, "same_bits": False},
-        "book": {**BOOK, "same_bits": False},
+        "quick": QUICK,
+        "book": BOOK,
         "dry-run": {"num_epochs": 1, "data": {"n_train": 128, "n_test": 64}},
     },
     measure="d2lpar.lenet:train",
@@ -436,5 +448,7 @@ _ALL = (
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
+# Chapters that measure in their own cells, and leave no record.
+LESSONS = {2: "devices", 3: "arrays", 7: "communication", 11: "memory", 13: "kernels"}
 # Runs that benchmarks record, by the chapter in their header: benchmarks/gpu_scaling.py
 RECORDED_BY_BENCHMARKS = {"gpu_scaling": "scaling"}

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -47,15 +47,9 @@ except ModuleNotFoundError:  # beside NumPy alone, for `python -m d2lpar.verify`
 log = logging.getLogger("d2lpar")
 
 OUTPUT = "output"  # in the folder for temporary files: what libraries print
-MARK = "D2LPAR_PROCESS"  # that folder, in the environment of all that it starts
-# Yielded by a work that takes turns with others: it waits until the parent, which gets
-# the same from `results`, asks for more.
+# A worker yields TURN to pause until the parent, which gets it from `results`, asks for
+# more.
 TURN = "d2lpar: the next turn"
-
-
-# Keeps the working folder off the path of loky's processes: a random.py there would be
-# imported for Python's own. From Python 3.11 on.
-SAFE_PATH = "PYTHONSAFEPATH"
 
 
 # In the parent
@@ -81,11 +75,10 @@ def results(
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:
         child = LokyProcess(
             target=_work,
-            args=(theirs, scratch, work, dict(job), os.environ.get(SAFE_PATH)),
-            env={**(environment or {}), "TMPDIR": scratch, MARK: scratch},
+            args=(theirs, scratch, work, dict(job)),
+            env={**(environment or {}), "TMPDIR": scratch},
         )
-        with _safe_path():
-            child.start()
+        child.start()
         theirs.close()
         output = Path(scratch, OUTPUT)
         try:
@@ -100,29 +93,11 @@ def results(
                     pass
             raise
         finally:
-            _end_all(child.pid, scratch)  # first: a second Ctrl-C may end this
+            _end_session(child.pid)  # first: a second Ctrl-C may end this
             if child.exitcode is None:
-                os.kill(child.pid, signal.SIGKILL)
+                os.kill(child.pid, signal.SIGKILL)  # before it has a session
             child.join()
             ours.close()
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Start processes with `SAFE_PATH` set within."""
-    before = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
-    try:
-        yield
-    finally:
-        _set(SAFE_PATH, before)
-
-
-def _set(name: str, value: str | None) -> None:
-    """Set an environment variable; unset it for None."""
-    os.environ.pop(name, None)
-    if value is not None:
-        os.environ[name] = value
 
 
 def answer(work: str, job: Mapping[str, Any], **options: Any) -> Any:
@@ -158,21 +133,10 @@ def _received(
             raise (RunError if kind == "error" else DiedError)(content)
 
 
-def _end_all(session: int, scratch: str) -> None:
-    """Kill all that a process has started, on Linux in other sessions, too."""
-    mark = f"{MARK}={scratch}".encode()
-    for _ in range(100):  # what is started meanwhile is found by the next pass
-        found = False
-        for environment in Path("/proc").glob("[0-9]*/environ"):
-            number = int(environment.parent.name)
-            with suppress(OSError):
-                if number != session and mark in environment.read_bytes().split(b"\0"):
-                    found = True
-                    os.kill(number, signal.SIGKILL)
-        if not found:
-            break
+def _end_session(number: int) -> None:
+    """Kill a process and all that it has started."""
     with suppress(OSError):
-        os.killpg(session, signal.SIGKILL)
+        os.killpg(number, signal.SIGKILL)
 
 
 def _crash(status: int, output: Path) -> str:
@@ -200,13 +164,10 @@ def _send(kind: str, content: Any = None) -> None:
         _pipe.send((kind, content))
 
 
-def _work(
-    pipe: Connection, scratch: str, work: str, job: dict, safe_path: str | None
-) -> None:
+def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
     """Run `work` in the child; send its results and then how it ended."""
     global _pipe
     _pipe = pipe
-    _set(SAFE_PATH, safe_path)  # what the work starts may need its own folder
     # What the work starts may not hold the pipe: the parent would not see its end.
     os.set_inheritable(pipe.fileno(), False)
     os.register_at_fork(after_in_child=pipe.close)
@@ -277,4 +238,4 @@ def _end_with_parent(scratch: str) -> None:
             _pipe.recv()
             _turns.release()
     shutil.rmtree(scratch, ignore_errors=True)
-    _end_all(os.getpid(), scratch)
+    _end_session(os.getpid())

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from support.command import python
 
 from d2lpar import process
 from d2lpar.errors import DiedError, RunError
@@ -43,29 +42,6 @@ def test_answers_are_what_the_function_yields_or_returns(script):
     found = process.answer(call("one"), {"a": [1, None]}, environment={"A": "1"})
     assert found["a"] == [1, None] and found["variable"] == "1"
     assert not Path(found["path"]).exists()  # temporary files go with the process
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.11 has PYTHONSAFEPATH")
-def test_files_with_names_of_pythons_modules_in_the_working_folder(tmp_path, script):
-    """As a random.py beside a notebook. A new process has loky's trackers, too."""
-    (tmp_path / "work").mkdir()
-    for name in ("random", "queue", "tempfile", "signal", "logging", "numbers"):
-        (tmp_path / "work" / f"{name}.py").write_text("raise SystemExit('shadowed')")
-    script("""
-        import os, subprocess, sys
-        def of_children():
-            import random
-            code = "import os; print(os.environ.get('PYTHONSAFEPATH'))"
-            given = subprocess.check_output([sys.executable, "-c", code], cwd="/")
-            return random.__name__, given.decode().strip()
-    """)
-    main = f"""
-        import sys; sys.path[0] = {str(tmp_path)!r}  # as an installed command's
-        import os; os.chdir({str(tmp_path / "work")!r})
-        from d2lpar import process
-        print(process.answer("some_work:of_children", {{}}))
-    """
-    assert python(textwrap.dedent(main)).strip() == "('random', 'None')"
 
 
 @pytest.mark.parametrize(

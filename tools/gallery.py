@@ -92,7 +92,7 @@ def trainings() -> Iterator[Part]:
         stems = ["book", *(f"book-seed{seed}" for seed in range(1, 5))]
         yield Part(
             f"{chapter}, five seeds", 30,
-            tuple(Step(f"{run} --seed={seed} --data=fashion-mnist --out=figures/seeds",
+            tuple(Step(f"{run} --seeds={seed} --data=fashion-mnist --out=figures/seeds",
                        tuple(f"seeds/{chapter}/{stem}-cpu{n}.jsonl" for n in (1, 2)))
                   for seed, stem in enumerate(stems)),
         )  # fmt: skip
@@ -129,20 +129,6 @@ def gans() -> Iterator[Part]:
     yield run_of(words, "gan", "book-cpu1", "book-cpu2", minutes=18)
 
 
-def several_machines() -> Iterator[Part]:
-    ways = {"": "", "2bit-": "--compress 0.5", "async-": "--kvstore dist_async"}
-    for way, flags in ways.items():
-        run = "run multiple_machines --preset=book --data=fashion-mnist"
-        launch = f"d2lpar launch --workers 2 --devices=cpu:1 {flags}".strip()
-        seeds = {seed: f"-seed{seed}" * (seed > 0) for seed in range(3)}
-        yield Part(
-            f"multiple_machines, {way.rstrip('-') or 'sums'}", 8,
-            tuple(Step(f"{launch} -- {run} --seed={s} --out=figures",
-                       (f"multiple_machines/book{end}-2workers-{way}cpu2.jsonl",))
-                  for s, end in seeds.items()),
-        )  # fmt: skip
-
-
 def benchmarks() -> Iterator[Part]:
     rounds = "--rounds=4 --num-epochs=1"
     command = f"python benchmarks/peers.py --preset=book {rounds} --num-devices=1,2"
@@ -176,7 +162,6 @@ def benchmarks() -> Iterator[Part]:
         ("own_loop", "--rounds 3 --steps 8", 4),
         ("least_squares", "--rounds 3 --repeats 3", 36),
         ("gan", "--rounds 3 --steps 10", 3),
-        ("workers", "--rounds 3 --epochs 1", 24),
     ):
         command = f"python benchmarks/{name}.py {flags} --out=figures/benchmarks"
         record = f"benchmarks/{name}.jsonl"
@@ -190,7 +175,6 @@ def parts() -> list[Part]:
         *solvers(),
         *gans(),
         *studies(),
-        *several_machines(),
         *benchmarks(),
     ]
 
@@ -212,7 +196,7 @@ def on_two_gpus() -> list[Part]:
     no_graph = f"MXNET_ENABLE_CUDA_GRAPHS=0 d2lpar run {chapters[1]}"
     first.append(training(chapters[1], no_graph, "gpus/no_graph"))
     seeds = [
-        training(c, f"d2lpar run {c} --seed={seed}", "gpus/seeds", stem)
+        training(c, f"d2lpar run {c} --seeds={seed}", "gpus/seeds", stem)
         for seed, stem in enumerate(["book", *(f"book-seed{k}" for k in range(1, 5))])
         for c in chapters
     ]
@@ -280,8 +264,8 @@ def on_one_gpu() -> list[Part]:
         return Part(f"benchmarks/{name}", 1, (step,))
 
     # The published GAN goes on from a checkpoint; all 4,000 epochs take 5 minutes more.
-    checkpoints = (ROOT / "runs" / "gallery").glob("gpus/gan/*/gpu1.epoch*")
-    resume = " --resume=last" if any(checkpoints) else ""
+    checkpoints = sorted((ROOT / "runs" / "gallery").glob("gpus/gan/*/gpu1.epoch*"))
+    resume = f" --resume={checkpoints[-1]}" if checkpoints else ""
     return [
         run("timing", "--preset=book", "timing/book-gpu1.jsonl", 3),
         benchmark("kernels", "--repeats=1 -n 1000"),

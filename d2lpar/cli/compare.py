@@ -10,7 +10,7 @@ import msgspec
 
 from d2lpar.errors import RecordError
 from d2lpar.experiments import differing_settings
-from d2lpar.records import atomic, comparison, files
+from d2lpar.records import comparison, files
 from d2lpar.records.comparison import (
     Summary,
     accuracy_by_epoch,
@@ -81,14 +81,6 @@ def compare(a: Run, b: Run) -> str:
         both_values = f"{facts_a.get(name)} and {facts_b.get(name)}"
         lines += filled(f"{name}: {both_values}", "  ").splitlines()
     return "\n".join(lines)
-
-
-def first_command() -> str:
-    """Return a command that compares two records of the folder for outputs."""
-    for folder in sorted(atomic.output_folder(None).glob("multiple_gpus*/*")):
-        if len(found := files.finished_in(folder)) > 1:
-            return f"as in: d2lpar compare {' '.join(map(str, found[:2]))}"
-    return "first: d2lpar run multiple_gpus, which writes some to runs/"
 
 
 def _same_accuracy(a: Run, b: Run, epoch: int, mine: float, other: float) -> str:

@@ -17,15 +17,9 @@ from pathlib import Path
 import click
 
 from d2lpar import __version__
-from d2lpar.cli.options import (
-    CONTEXT,
-    PATH,
-    POSITIVE,
-    launch_options,
-    run_options,
-)
-from d2lpar.errors import D2lparError, SettingError, raising_interrupts
-from d2lpar.experiments import EXPERIMENTS, draw, get
+from d2lpar.cli.options import CONTEXT, GAN, OUT, PATH, POSITIVE, RUN, InGroups
+from d2lpar.errors import D2lparError, RecordError, SettingError, raising_interrupts
+from d2lpar.experiments import EXPERIMENTS, LESSONS, draw, get, result
 from d2lpar.text import duration, filled, plain_table, printable
 
 log = logging.getLogger("d2lpar")
@@ -54,88 +48,103 @@ def d2lpar(ctx: click.Context) -> None:
 
 @d2lpar.command(name="list", short_help="List the chapters.")
 def list_chapters() -> None:
-    """List the chapters: what each measures, and how long it takes on two cores."""
-    names = [
-        [str(e.number), e.name, duration(60 * e.minutes)] for e in EXPERIMENTS.values()
-    ]
-    head, *rows = plain_table(["", "d2lpar run ...", "about"], names).splitlines()
-    about = ("what it measures", *(e.about for e in EXPERIMENTS.values()))
-    for row, words in zip((head, *rows), about):
-        click.echo(filled(words, f"{row:{len(head)}}  "))
+    """List the chapters: what each measures, and how long it takes on two cores.
+
+    A chapter without a time has nothing to measure: it is a lesson to be read and run.
+    """
+    rows = {
+        **{e.number: (e.name, duration(60 * e.minutes), e.about)
+           for e in EXPERIMENTS.values()},
+        **{number: (name, "", f"lesson: chapters/{name}.py")
+           for number, name in LESSONS.items()},
+    }  # fmt: skip
+    names = [[str(n), *rows[n][:2]] for n in sorted(rows)]
+    head, *lines = plain_table(["", "d2lpar run ...", "about"], names).splitlines()
+    about = ("what it measures", *(rows[n][2] for n in sorted(rows)))
+    for line, words in zip((head, *lines), about):
+        click.echo(filled(words, f"{line:{len(head)}}  "))
     click.echo(f"\n{filled('Start with: d2lpar run multiple_gpus')}")
 
 
-@d2lpar.command(
-    short_help="Measure a chapter.",
-    epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
-)
-@click.argument("chapter")
-@run_options
-def run(chapter: str, **flags) -> None:
-    """Measure CHAPTER (see `d2lpar list`); records and figures go to --out.
+def measure_chapter(chapter: str, **flags) -> None:
+    """Measure CHAPTER, a name or a number of `d2lpar list`.
 
     A flag that does not apply to the chapter is refused. The lesson around the
     measurement is the chapter's notebook, or `python chapters/CHAPTER.py`.
     """
+    if os.environ.get("DMLC_ROLE", "worker") != "worker":
+        from d2lpar.workers.launch import serve
+
+        return serve()
     from d2lpar.runs.measure import measure
 
     measure(chapter, **{name: v for name, v in flags.items() if v is not None})
 
 
-@d2lpar.command(short_help="Say what all runs found.")
-@click.argument("chapters", nargs=-1)
-@click.option("--out", type=PATH, show_default="runs", help="Folder of the runs.")
-def report(chapters: tuple[str, ...], out: str | None) -> None:
-    """Say in a line for each of CHAPTERS what its newest run found; write the page.
-
-    Without CHAPTERS, of all that have been run.
-    """
-    from d2lpar.records import atomic
-    from d2lpar.runs import report
-
-    for name in chapters:
-        get(name)  # raises for an unknown one
-    folder = atomic.output_folder(out)
-    click.echo(printable(report.in_short(folder, chapters)))
-    click.echo(f"Open {report.write_page(folder).resolve().as_uri()}")
+def run_command(*more: click.Option) -> click.Command:
+    """Return the command `run`, with further options for a chapter's script."""
+    return InGroups(
+        "run",
+        callback=measure_chapter,
+        params=[click.Argument(["chapter"]), *RUN, *more],
+        help=measure_chapter.__doc__,
+        short_help="Measure a chapter.",
+        epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
+    )
 
 
-@d2lpar.command(short_help="Compare two records.")
-@click.argument("records", metavar="A B", nargs=-1, type=PATH)
-def compare(records: tuple[str, ...]) -> None:
-    """Compare record A with B: 1 against 2 devices, or before against after."""
-    from d2lpar.cli.compare import compare, first_command
-    from d2lpar.records import files
-
-    if len(records) != 2:
-        raise click.UsageError(f"compare takes two records; {first_command()}")
-    click.echo(printable(compare(*map(files.read, records))))
+d2lpar.add_command(run_command())
 
 
-@d2lpar.command(name="table", short_help="Print what records timed, for a paper.")
-@click.argument("records", nargs=-1, required=True, type=PATH)
+@d2lpar.command(short_help="Say what runs found.")
+@click.argument("records", metavar="[RECORD or FOLDER]...", nargs=-1, type=PATH)
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("csv", "markdown", "latex")),
-    default="markdown",
-    help="csv: all numbers, for a program.",
+    type=click.Choice(("text", "csv")),
+    default="text",
+    help="csv: all that was timed, as numbers for a program.",
 )
-def tabulate(records: tuple[str, ...], form: str) -> None:
-    """Print what RECORDS timed: medians over processes, range, n and verdict.
+@OUT
+def report(records: tuple[str, ...], form: str, out: str | None) -> None:
+    """Say in a line for each chapter what its newest run found; write the page.
 
-    Each work on more devices is judged beside the fewest of its recipe.
+    With --format csv: medians, ranges and verdicts of RECORDs, or of all in a FOLDER.
+    Without either, of the runs in --out.
     """
-    from d2lpar.cli import table
+    from d2lpar.records import atomic, files
+    from d2lpar.runs import report, timed
+
+    named = [Path(name) for name in records] or [atomic.output_folder(out)]
+    if form == "csv":
+        paths = [path for name in named for path in files.found(name)]
+        return click.echo(printable(timed.as_csv([files.read(path) for path in paths])))
+    for path in named:
+        if path.is_file():
+            found = result([files.read(path)])
+            click.echo(filled(printable(found.in_short), f"{path.name}  "))
+            continue
+        sweeps = report.sweeps(path)
+        if not sweeps:
+            raise RecordError(f"{path}: no runs in it; first: d2lpar run multiple_gpus")
+        click.echo(printable(report.in_short(sweeps)))
+        click.echo(f"Open {report.write_page(path, sweeps).resolve().as_uri()}")
+
+
+@d2lpar.command(short_help="Compare two records.")
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
+def compare(a: str, b: str) -> None:
+    """Compare record A with B: 1 against 2 devices, or before against after."""
+    from d2lpar.cli.compare import compare
     from d2lpar.records import files
 
-    found = table.rows([files.read(path) for path in records])
-    click.echo(printable(table.FORMATS[form](found)))
+    click.echo(printable(compare(files.read(a), files.read(b))))
 
 
 @d2lpar.command(short_help="Redraw figures from records.")
 @click.argument("records", nargs=-1, required=True, type=PATH)
-@click.option("--out", type=PATH, show_default="runs", help="Folder for the figures.")
+@OUT
 def plot(records: tuple[str, ...], out: str | None) -> None:
     """Redraw the figures of RECORDS, in OUT/CHAPTER/RECIPE/; needs no MXNet.
 
@@ -247,9 +256,12 @@ def verify(
 @d2lpar.command(short_help="Examine this machine.")
 @click.pass_context
 def doctor(ctx: click.Context) -> None:
-    """Train a little on this machine; exit 1 when training cannot run on it."""
+    """Describe the devices, and train a little; exit 1 when training cannot run."""
     from d2lpar.cli.doctor import examine
+    from d2lpar.machine import cards
 
+    for line in cards.as_text(cards.machine()).splitlines():
+        click.echo(filled(line))
     checks = examine()
     failed = any(check.status == "fail" for check in checks)
     for check in checks:
@@ -261,55 +273,43 @@ def doctor(ctx: click.Context) -> None:
     ctx.exit(int(failed))
 
 
-@d2lpar.command(short_help="Describe GPUs and CPU contexts.")
-def devices() -> None:
-    """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
-    from d2lpar.machine import cards
-
-    click.echo(cards.as_text(cards.machine()))
-
-
 @d2lpar.command(short_help="Run a chapter on several workers.")
-@launch_options
-def launch(**flags) -> None:
-    """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
+@click.option("--workers", default=2, type=click.IntRange(1, 64))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- run CHAPTER")
+def launch(workers: int, arguments: tuple[str, ...]) -> None:
+    """Run a chapter on several workers: launch --workers 2 -- run multiple_machines
 
-    Starts a scheduler, servers and workers, here or over ssh on --hosts, and watches
-    them. When one dies here, all are restarted from the last checkpoint.
+    Starts MXNet's scheduler and server and the workers on this machine. On several
+    machines, let srun or mpirun start them: docs/several-machines.md.
     """
-    from d2lpar.cli.launch import run_launch
-    from d2lpar.machine.host import check_environment
+    from d2lpar.machine.host import usable_cores
+    from d2lpar.workers.launch import launch
 
-    check_environment()
-    words = list(flags["arguments"])
-    if words[:1] != ["run"] or len(words) < 2:
-        raise SettingError(
-            f"launch ... -- {' '.join(words) or '(nothing)'}: after -- write what each "
-            "worker runs, as in: run multiple_gpus_concise"
-        )
-    name = words[1]
-    experiment = get(name)
+    command, *words = arguments or ("",)
+    if command != "run" or not words:
+        raise click.UsageError("after -- write: run multiple_machines")
+    experiment = get(words[0])
     if not experiment.measure_with_workers:
-        shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
         raise SettingError(
-            f"launch: {name} is not shared among workers; write one of "
-            f"{', '.join(shared)}"
+            f"launch: {experiment.name} is not shared among workers; write "
+            "multiple_machines"
         )
-    given = flags_of(name, words[2:])  # every worker will read them
-    experiment.refuse_unused(given)
-    if given.get("same_bits"):
-        raise SettingError("launch: --same-bits: servers add what arrives first")
-    if given.get("repeats", 1) > 1 or "," in given.get("num_devices", ""):
-        raise SettingError(
-            "launch: workers measure one thing at a time: write one --num-devices, and "
-            "no --repeats"
-        )
-    run_launch(flags, given.get("devices"))
+    flags = flags_of(*words)
+    experiment.refuse_unused(flags)
+    if not str(flags.setdefault("devices", "cpu:1")).startswith("cpu"):
+        raise SettingError("launch: workers on one machine train on CPU contexts")
+    if "threads" not in flags:
+        words.append(f"--threads={max(1, usable_cores() // workers)}")
+    about = f"{experiment.name}: {experiment.about}, on {workers} workers"
+    click.echo(filled(about))
+    program = [sys.executable, "-m", "d2lpar", "run", *words]
+    launch([*program, f"--devices={flags['devices']}"], workers)
 
 
-def flags_of(chapter: str, words: list[str]) -> dict[str, object]:
-    """Return the flags of a command line of `run`; a wrong one raises click's error."""
-    flags = run.make_context("d2lpar run", [chapter, *words]).params
+def flags_of(chapter: str, *words: str) -> dict[str, object]:
+    """Return the flags of a chapter's script; a wrong one raises click's error."""
+    command = run_command(*(GAN if chapter == "gan" else ()))
+    flags = command.make_context("d2lpar run", [chapter, *words]).params
     del flags["chapter"]
     return {name: value for name, value in flags.items() if value is not None}
 
@@ -355,8 +355,10 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted", 130
     if isinstance(error, click.ClickException):
-        message = error.format_message()
-        return " ".join(message.split())[:300], 2
+        message = " ".join(error.format_message().split())[:300]
+        if isinstance(error, click.UsageError) and error.ctx:
+            message += f"\n{error.ctx.get_usage()}"
+        return message, 2
     if isinstance(error, D2lparError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.strerror is not None:
@@ -368,7 +370,9 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
 def _as_lines(message: str) -> str:
     """Return a message for standard error: one line, which a terminal would cut."""
     line = f"d2lpar: {printable(message)}"
-    return filled(line) if sys.stderr.isatty() else line
+    if not sys.stderr.isatty():
+        return line
+    return "\r\033[K" + "\n".join(map(filled, line.splitlines()))  # over a clock
 
 
 class Lines(logging.Formatter):
@@ -382,7 +386,7 @@ class Lines(logging.Formatter):
 def _logging_as_lines() -> Iterator[None]:
     """Print the package's log messages once, although MXNet sets up the root logger."""
     handler, propagate = logging.StreamHandler(), log.propagate
-    handler.setFormatter(Lines())  # beside a bar tqdm writes, with our formatter
+    handler.setFormatter(Lines())
     log.addHandler(handler)
     log.propagate = False
     try:

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
-from d2lpar.errors import SettingError
 from d2lpar.lenet import concise
 from d2lpar.lenet.network import get_host_params
 from d2lpar.lenet.state import TrainingState, setup
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.workers.group import Workers
+from d2lpar.workers.group import Trainer, Workers
 
 
 def train(
@@ -25,43 +24,33 @@ def train(
     seed: int = 0,
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
-    same_bits: bool = False,
     workers: Workers,
 ) -> Iterator[EpochRecord]:
     """Train as one of `workers`, yielding one record per epoch.
 
-    All workers need the same data and state. Loss and accuracy are over all of them.
-    Raises :class:`SettingError` for `same_bits`, which one process alone can give.
+    All workers need the same data and state. The loss is over all of them; each
+    evaluates the whole test set, whose accuracy is therefore the same.
     """
-    if same_bits:
-        raise SettingError("same_bits: servers add what arrives first")
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
     n = len(data.y_train)
     copies = [on_device((data.X_train, data.y_train), device) for device in devices]
     X_test, y_test = on_device((data.X_test, data.y_test), devices[0])
-    X_test, y_test = workers.test_part(X_test, y_test)
     per_device = global_batch_size // (len(devices) * workers.count)
     # The book's channels, because hosts with other processors would pad differently.
     net, _, loss_of = concise.build(state.params, devices, lr, per_device)
-    trainer = workers.trainer(net.collect_params(), lr)
+    trainer = Trainer(net.collect_params(), lr, workers)
     losses_of = concise.ShardLosses(net, loss_of)
-    order = state.order(state.epoch + 1, n)
-    own = [workers.part(batch) for batch in batch_slices(n, global_batch_size)]
-    share = sum(part.stop - part.start for part in own) / n
     for _ in range(num_epochs):
+        order = state.order(state.epoch + 1, n)
         epoch = Epoch()
         orders = [np.array(order, dtype="int32", ctx=device) for device in devices]
         for batch in batch_slices(n, global_batch_size):
             shards = concise.row_shards(copies, orders, workers.part(batch))
-            size = workers.divisor(batch.stop - batch.start)
+            size = batch.stop - batch.start
             epoch.add(concise.train_shards(shards, losses_of, trainer, size))
-        # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
-        order = state.order(state.epoch + 2, n)
-        loss = epoch.end_training(n)
+        (loss,) = workers.total([epoch.end_training(n)])
         acc = concise.evaluate(net, X_test, y_test, devices)
-        of_test = len(y_test) / len(data.y_test)
-        loss, acc = workers.epoch_means(loss, acc, share, of_test)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
         state.finish_epoch(get_host_params(net), lr)
         yield record

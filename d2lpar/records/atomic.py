@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,8 +26,6 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path, renamed to `path` on success; until then `path` stays."""
     path = Path(path)
     with naming(path):
-        if path.exists() and not path.is_file():
-            raise OSError(17, "Not a regular file: kept as is")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
         try:
@@ -38,23 +34,6 @@ def replacing(path: str | Path) -> Iterator[Path]:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def regular(path: str, flags: int) -> int:
-    """Open a regular file: an opener for :func:`open`.
-
-    A link would overwrite its target, a pipe would wait for a reader.
-    """
-    try:
-        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):
-            raise
-        raise OSError(17, "Not a regular file: kept as is", str(path)) from None
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(17, "Not a regular file: kept as is", str(path))
-    return file
 
 
 def check_writable(folder: str | Path) -> None:

@@ -421,4 +421,4 @@ def references(run: Run) -> dict[str, dict[str, float]]:
 def check(run: Run) -> None:
     """Raise :class:`RecordError` for a run without epochs."""
     if not run.epochs:
-        raise RecordError(f"{run.path or 'a run'}: holds no epochs; see: d2lpar table")
+        raise RecordError(f"{run.path or 'a run'}: holds no epochs; see d2lpar report")

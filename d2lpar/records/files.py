@@ -108,6 +108,14 @@ def finished_in(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("*.jsonl") if p.name.count(".") == 1)
 
 
+def found(path: str | Path) -> list[Path]:
+    """Return a record's path, or those of the finished records below a folder."""
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    return sorted(p for p in path.rglob("*.jsonl") if p.name.count(".") == 1)
+
+
 def git_state() -> tuple[str | None, bool | None]:
     """Return the checkout's commit (or D2LPAR_COMMIT), and if it has local changes."""
 

@@ -63,6 +63,11 @@ class Result:
         found = [text for texts in self.answers.values() for text in texts]
         return found or ["Nothing to compare."]
 
+    @property
+    def in_short(self) -> str:
+        """Return what was learnt in one clause, or the first sentence."""
+        return self.short or self.sentences[0]
+
     def __str__(self) -> str:
         """Return table, note and answer as plain text; wide tables stay wide."""
         about = self.about(WIDTH, str(self.table))

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from d2lpar import experiments
 from d2lpar.devices import Device
+from d2lpar.experiments import Experiment
 from d2lpar.machine import host
 
-# Else activations are returned to the system at once: page faults queue for one lock.
+# Keep freed memory in the process: otherwise each step pays page faults.
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
 }
-# cuDNN's deterministic algorithms, not chosen by times, which differ from run to run.
-DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
 
 
 @dataclass(frozen=True)
 class Job:
     """Hold the arguments of an experiment's `load` (`data`) and `measure` (the others).
 
-    `threads` of None shares the cores out; `resume` is a checkpoint's path, or "last";
-    `turns` are the device counts whose processes take turns with this one's;
-    `seeds` are those of the repeats, where they differ.
+    `threads` of None shares the cores out; `resume` is a checkpoint's path; `turns` are
+    the device counts whose processes take turns with this one's; `seeds` are those of
+    the repeats, where they differ; `environment` has the user's variables that may
+    change times or numbers.
     """
 
-    chapter: str
+    experiment: Experiment
     preset: str
     recipe: str
     devices: Sequence[Device]
@@ -44,14 +43,9 @@ class Job:
     checkpoint_every: int | None = None
     resume: str | None = None
     is_worker: bool = False
-    deterministic: bool = False
     turns: Sequence[int] = ()
     seeds: Sequence[int] = ()
-
-    @property
-    def experiment(self) -> experiments.Experiment:
-        """Return the experiment of the job's chapter."""
-        return experiments.get(self.chapter)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def each_variant(self) -> list[Job]:
         """Return a job per variant of the experiment, with that variant's settings."""
@@ -80,6 +74,4 @@ class Job:
         for name, value in KEEP_FREED_MEMORY.items():
             variables[name] = os.environ.get(name, value)
         variables["OMP_NUM_THREADS"] = str(threads)
-        if self.deterministic:
-            variables.update(DETERMINISTIC)
         return variables

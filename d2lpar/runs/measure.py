@@ -6,8 +6,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from d2lpar.records import atomic, files, labels
 from d2lpar.records.comparison import FEWEST_ALONE
 from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import progress, report, sweep
-from d2lpar.runs.plan import as_text, checkpoint_of, continued, plan
+from d2lpar.runs.job import Job
+from d2lpar.runs.plan import as_text, plan
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import duration, filled, terminal_width
 
@@ -28,62 +28,64 @@ log = logging.getLogger("d2lpar")
 FEWEST_EPOCHS = 1 + FEWEST_ALONE  # that a single process must train to be compared
 
 
-def measure(name: str, **settings: Any) -> list[Run]:
+def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
     """Measure a chapter, print what it found and draw it; return the records.
 
-    `settings` are the flags of `d2lpar run`, as `num_devices=[1, 2]`. A worker but the
-    first has no records. Raises :class:`SettingError`.
+    `settings` are the flags of `d2lpar run`, as `num_devices=[1, 2]`. One of several
+    workers has the records, the others none. Raises :class:`SettingError`.
     """
     check_environment()
     check_installed()
     experiment = experiments.get(name)
     experiment.refuse_unused(settings)
-    keeps_record = True
-    if "D2LPAR_WORKER" in os.environ:
-        from d2lpar.workers.node import worker_info
-
-        keeps_record = worker_info().number == 0
-    command = shlex.join(["d2lpar", "run", name, *as_words(settings)])
+    command = shlex.join(["d2lpar", "run", experiment.name, *as_words(settings)])
     repeats = settings.pop("repeats", 1)
-    if settings.get("resume") and (repeats > 1 or "seeds" in settings):
-        raise SettingError("--resume with --repeats: a training is resumed only once")
-    if "seeds" in settings and (repeats > 1 or "seed" in settings):
-        raise SettingError("--seeds: each is a repeat; leave out --repeats and --seed")
-    is_last = settings.get("resume") == "last"
-    if settings.get("resume") and keeps_record:
-        settings = continued(experiment, settings)
     jobs = plan(experiment, command, **settings)
-    if is_last and not jobs[0].is_worker:  # each device count goes on from its own
-        jobs = [replace(job, resume=checkpoint_of(job)) for job in jobs]
-    repeats = len(jobs[0].seeds) or repeats
-    atomic.check_writable(jobs[0].folder)
-    how = jobs[0].recipe
+    first = jobs[0]
+    if first.seeds and repeats > 1:
+        raise SettingError("--seeds with --repeats: each seed is a repeat; write one")
+    repeats = len(first.seeds) or repeats
+    if first.resume is not None and repeats > 1:
+        raise SettingError("--resume with --repeats: a training is resumed only once")
+    atomic.check_writable(first.folder)
+    if not (quiet or first.is_worker):
+        _announce(jobs, repeats)
+        if settings.get("dry_run") and experiment.trains_lenet:
+            _estimate(plan(experiment, command, **{**settings, "dry_run": False}))
+    with progress.shown(quiet) as see:
+        runs = sweep.sweep(jobs, repeats, see)
+    if runs:
+        _present(runs, first.folder, quiet)
+    return runs
+
+
+def _announce(jobs: Sequence[Job], repeats: int) -> None:
+    """Print what is measured, and whether that is too little to compare speeds."""
+    first = jobs[0]
+    experiment = first.experiment
+    how = first.recipe
     if how == "quick":
         how = f"about {duration(60 * experiment.minutes)} on two cores"
-    print(filled(f"{name}: {experiment.about} ({how})"), flush=True)
-    num_epochs = jobs[0].settings.get("num_epochs", FEWEST_EPOCHS)
-    is_training = bool(experiment.start) and jobs[0].preset != "dry-run"
-    if is_training and len(jobs) > 1 and repeats < 4 and num_epochs < FEWEST_EPOCHS:
+    print(filled(f"{experiment.name}: {experiment.about} ({how})"), flush=True)
+    num_epochs = first.settings.get("num_epochs", FEWEST_EPOCHS)
+    too_few = repeats < 4 and num_epochs < FEWEST_EPOCHS
+    is_training = bool(experiment.start) and first.preset != "dry-run"
+    if is_training and len(jobs) > 1 and too_few:
         log.warning(
             "%d epochs are too few to compare speeds, as the first is not timed: "
             "--num-epochs %d would do",
             num_epochs, FEWEST_EPOCHS,
         )  # fmt: skip
-    if jobs[0].preset == "dry-run" and experiment.trains_lenet:
-        from d2lpar.datasets import fashion
-        from d2lpar.memory import estimate
 
-        for job in plan(experiment, command, **{**settings, "dry_run": False}):
-            batch, sizes = job.settings["global_batch_size"], fashion.sizes(**job.data)
-            print(estimate.report(batch, job.devices, **sizes))
-    if not keeps_record:
-        for _ in sweep.run_job(jobs[0]):
-            pass
-        return []
-    with progress.shown(jobs, repeats) as shown:
-        runs = sweep.sweep(jobs, repeats, shown.see)
-    _present(runs, jobs[0].folder)
-    return runs
+
+def _estimate(jobs: Sequence[Job]) -> None:
+    """Print the memory that trainings of LeNet need, and what is free."""
+    from d2lpar.datasets import fashion
+    from d2lpar.memory import estimate
+
+    for job in jobs:
+        batch, sizes = job.settings["global_batch_size"], fashion.sizes(**job.data)
+        print(estimate.report(batch, job.devices, **sizes))
 
 
 def as_words(settings: Mapping[str, Any]) -> list[str]:
@@ -97,7 +99,7 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in settings.items():
         flag, text = f"--{name.replace('_', '-')}", as_text(value)
-        if name in ("out", "data_dir", "resume") and os.path.isabs(text):
+        if name in ("out", "resume") and os.path.isabs(text):
             text = Path(text).name
         if value is True:
             words.append(flag)
@@ -106,7 +108,7 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _present(measured: list[Run], folder: Path) -> None:
+def _present(measured: list[Run], folder: Path, quiet: bool) -> None:
     """Print what a sweep found, draw its pictures, and add them to the page.
 
     Earlier records of the same recipe belong to it, as those of other device counts.
@@ -119,20 +121,24 @@ def _present(measured: list[Run], folder: Path) -> None:
         devices = labels.counts([run.header for run in measured])
         print(filled(f"It runs on {devices}. These few batches measure nothing."))
         return
-    answer = found.answer(terminal_width())
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        answer = f"\033[1m{answer}\033[0m"
-    about = found.about(terminal_width())
-    text = "\n\n".join(filter(None, (about, answer)))
-    print(f"\n{text}\n")
+    if quiet:
+        print(filled(found.in_short, f"{measured[0].header.chapter}: "))
+    else:
+        answer = found.answer(terminal_width())
+        if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+            answer = f"\033[1m{answer}\033[0m"
+        about = found.about(terminal_width())
+        text = "\n\n".join(filter(None, (about, answer)))
+        print(f"\n{text}\n", flush=True)
     drawn = experiments.draw(runs, folder, found)
-    page = report.write_page(folder.parent.parent)
-    if not in_notebook():
+    out, known = folder.parent.parent, report.Sweep(folder, runs, found)
+    page = report.write_page(out, report.sweeps(out, known))
+    if in_notebook():
+        for path in drawn:
+            if path.suffix in (".png", ".gif"):
+                show_figure(path)
+    elif not quiet:
         print(f"pictures and tables: {page.resolve().as_uri()}")
-        return
-    for path in drawn:
-        if path.suffix in (".png", ".gif"):
-            show_figure(path)
 
 
 def sweep_with(folder: Path, measured: list[Run]) -> list[Run]:

@@ -1,19 +1,16 @@
-"""The progress of a run: a line per epoch, and on a terminal a bar."""
+"""The progress of a run: a line per epoch or method, and a clock between them."""
 
 from __future__ import annotations
 
-import logging
 import sys
-import textwrap
 import threading
 import time
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
-
-from tqdm import TqdmWarning, tqdm
+from typing import Any
 
 from d2lpar.lenet.result import is_guessing
 from d2lpar.records.kinds import (
@@ -28,17 +25,9 @@ from d2lpar.records.kinds import (
     StepRecord,
     TimingRecord,
 )
-from d2lpar.runs.job import Job
 from d2lpar.text import byte_size, filled, plural, terminal_width
 
-with warnings.catch_warnings():
-    # In a notebook tqdm asks for ipywidgets, which no bar of ours needs.
-    warnings.simplefilter("ignore", TqdmWarning)
-    from tqdm.contrib.logging import logging_redirect_tqdm
-
-log = logging.getLogger("d2lpar")
-
-SECONDS = 10  # between two lines of a log, unless it counts epochs
+SILENCE = 5  # seconds at most without a word
 
 
 def in_words(line: Line, num_epochs: int = 0) -> str:
@@ -48,11 +37,10 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
         elsewhere = line.resumed == "elsewhere"
         seconds = "of the checkpoint" if elsewhere else f"{line.seconds:.3g} s"
     if isinstance(line, EpochRecord):
-        sha256 = f", SHA-256 {line.params_sha256[:12]}" if line.params_sha256 else ""
         guess = " (guessing)" if is_guessing(line.test_acc) else ""
         return (
             f"epoch {line.epoch}{of_all}, loss {line.train_loss:.3f}, accuracy "
-            f"{line.test_acc:.3f}{guess}, {seconds}{sha256}"
+            f"{line.test_acc:.3f}{guess}, {seconds}"
         )
     if isinstance(line, GanEpochRecord):
         return (
@@ -75,78 +63,87 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
 
 
 class Progress:
-    """Print progress to standard error: with a bar on a terminal, rarely to a log."""
+    """Print progress to standard error: epochs as they end, of other work the newest.
 
-    def __init__(self, num_epochs: int | None) -> None:
-        bar = "{desc} |{bar:9}| {n_fmt}/{total_fmt} epochs, {elapsed}, {remaining} left"
-        self.bar = tqdm(
-            total=num_epochs,
-            leave=False,
-            disable=None,  # where standard error is no terminal
-            dynamic_ncols=True,
-            bar_format=bar if num_epochs else "{elapsed} {desc}",
-        )
-        self.run, self.words, self.num_epochs = "", "", 0
-        self.printed_at = time.monotonic()
-        self.closed = threading.Event()
-        if not self.bar.disable:
-            threading.Thread(target=self._keep_time, daemon=True).start()
+    A repeat is shown by its last epoch, a method by its first solve. After five seconds
+    without a line the time so far is shown, in a log after 5, 10, 20, ... seconds.
+    """
+
+    def __init__(self) -> None:
+        self.run, self.words, self.num_epochs = "it starts", "", 0
+        self.begun = self.printed_at = time.monotonic()
+        self.pause, self.printed = SILENCE, set[str]()  # of the runs
+        self.on_terminal = sys.stderr.isatty()
+        self.lock, self.closed = threading.RLock(), threading.Event()
+        threading.Thread(target=self._keep_time, daemon=True).start()
 
     def _keep_time(self) -> None:
-        """Redraw the bar each second, so that its clock moves between two epochs."""
         while not self.closed.wait(1):
-            self.bar.refresh()
+            with self.lock:
+                now = time.monotonic()
+                if now < self.printed_at + self.pause:
+                    continue
+                newest = self.words or self.run
+                words = f"{newest} ... {now - self.begun:.0f} s so far"
+                if self.on_terminal:
+                    short = words[: terminal_width() - 1]
+                    print(f"\r\033[K{short}", end="", file=sys.stderr, flush=True)
+                else:
+                    self._print(words)
+                    self.pause *= 2
+
+    def _print(self, words: str) -> None:
+        clear = "\r\033[K" if self.on_terminal else ""
+        print(f"{clear}{filled(words)}", file=sys.stderr, flush=True)
+        self.printed.add(self.run)
+        self.printed_at, self.words = time.monotonic(), ""
 
     def see(self, line: Header | Line) -> None:
         """Show a line as it arrives, a run's header first."""
-        if isinstance(line, Header):
-            self.close_line()
-            if not self.run:
-                self.bar.reset()  # the process has started: now the epochs count
-            self.num_epochs = line.settings.get("num_epochs", 0)
-            # A study's lines are of all counts up to this one.
-            count = plural(line.num_devices, "device")
-            names = [line.variant, "" if line.chapter == "scaling" else count]
-            self.run = ", ".join(filter(None, names))
-            self.bar.set_description_str(self.run)
-        elif words := in_words(line, self.num_epochs):
+        with self.lock:
+            if isinstance(line, Header):
+                self.num_epochs = line.settings.get("num_epochs", 0)
+                # A study's lines are of all counts up to this one.
+                count = plural(line.num_devices, "device")
+                names = [line.variant, "" if line.chapter == "scaling" else count]
+                if self.words and self.run not in self.printed:
+                    self._print(self.words)
+                self.run, self.words = ", ".join(filter(None, names)), ""
+                return
+            words = in_words(line, self.num_epochs)
+            if not words:
+                return
             self.words = f"{self.run}: {words}"
-            self.bar.update()
-            if isinstance(line, EPOCHS):
-                self.close_line()
-            elif not self.bar.disable:
-                columns = terminal_width() - len(" 0:00:00")
-                words = textwrap.shorten(self.words, columns, placeholder=" ...")
-                self.bar.set_description_str(words)
-            elif time.monotonic() >= self.printed_at + SECONDS:
-                self.close_line()
-
-    def close_line(self) -> None:
-        """Print the last line, if it was held back."""
-        if self.words:
-            tqdm.write(filled(self.words), file=sys.stderr)
-            self.words, self.printed_at = "", time.monotonic()
+            is_shown = time.monotonic() >= self.printed_at + SILENCE
+            if isinstance(line, (EpochRecord, GanEpochRecord)):
+                is_shown |= not line.repeat or line.epoch == self.num_epochs
+            if is_shown:
+                self._print(self.words)
+                self.pause = SILENCE
 
     def close(self) -> None:
+        """Print the newest line, if it was not: it may be the last before an error."""
         self.closed.set()
-        self.close_line()
-        self.bar.close()
+        with self.lock:
+            if self.words:
+                self._print(self.words)
+            elif self.on_terminal:
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def shown(jobs: list[Job], repeats: int) -> Iterator:
-    """Yield an object whose ``see(line)`` shows the progress of the jobs."""
+def shown(quiet: bool = False) -> Iterator[Callable[[Header | Line], object]]:
+    """Yield a function that shows a line of a record as it arrives."""
+    if quiet:
+        yield lambda line: None
+        return
+    made: Any = Progress
     if in_notebook():
         from d2lpar.figures.live import Curves  # matplotlib is slow to import
 
-        with closing(Curves(in_words)) as curves:
-            yield curves
-        return
-    total = None
-    if jobs[0].experiment.start:
-        total = repeats * sum(job.settings["num_epochs"] for job in jobs)
-    with closing(Progress(total)) as lines, logging_redirect_tqdm([log]):
-        yield lines
+        made = partial(Curves, in_words)
+    with closing(made()) as lines:
+        yield lines.see
 
 
 def in_notebook() -> bool:

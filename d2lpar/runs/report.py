@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +13,15 @@ from urllib.parse import quote
 from PIL import Image
 
 from d2lpar import experiments
-from d2lpar.errors import D2lparError, RecordError, first_line
+from d2lpar.errors import D2lparError, first_line
 from d2lpar.records import atomic, files, labels
 from d2lpar.records.kinds import Header, Run
 from d2lpar.records.result import Result, Table, listed
 from d2lpar.text import filled
 
 log = logging.getLogger("d2lpar")
+
+PICTURES = 2  # of a sweep in sight
 
 HEAD = """\
 <!doctype html>
@@ -46,29 +49,31 @@ code { overflow-wrap: anywhere; }
 
 
 class Sweep(NamedTuple):
-    """The runs of one folder, and what they found; sorted as they are shown."""
+    """The runs of one folder, and what they found."""
 
-    number: int  # of the chapter
-    date: str
     folder: Path
-    runs: list[Run]
+    runs: Sequence[Run]
     found: Result
 
     @property
     def experiment(self) -> experiments.Experiment:
         return experiments.measured_by(self.runs)
 
+    @property
+    def headers(self) -> list[Header]:
+        return [run.header for run in self.runs]
 
-def write_page(out: Path) -> Path:
-    """Write the page of all sweeps ``<out>/<chapter>/<recipe>/``; return its path."""
+
+def write_page(out: Path, found: Sequence[Sweep]) -> Path:
+    """Write the page of the sweeps in a folder; return its path."""
     lines, sections, headers = [], [], []
-    for sweep in sweeps(out):
+    for sweep in found:
         anchor = quote(f"{sweep.folder.parent.name}-{sweep.folder.name}")
         title = escape(f"{sweep.experiment.title} ({sweep.folder.name})")
-        answer = escape(sweep.found.short or sweep.found.sentences[0])
+        answer = escape(sweep.found.in_short)
         lines.append(f'<li><a href="#{anchor}">{title}</a>: {answer}</li>\n')
         sections.append(f'<section id="{anchor}">\n{_section(sweep, out)}</section>\n')
-        headers += [run.header for run in sweep.runs]
+        headers += sweep.headers
     about = f"<p>{escape(where_from(headers))}</p>\n" if headers else ""
     path = out / "index.html"
     with atomic.replacing(path) as tmp:
@@ -77,22 +82,17 @@ def write_page(out: Path) -> Path:
     return path
 
 
-def in_short(out: Path, chapters: Sequence[str] = ()) -> str:
-    """Return lines: where it was measured, and what the newest sweep of each found.
-
-    Raises RecordError where no chapter has finished a run.
-    """
+def in_short(found: Sequence[Sweep]) -> str:
+    """Return lines: where it was measured, and what the newest sweep of each found."""
     newest: dict[str, Sweep] = {}
-    for sweep in sweeps(out):  # the newest of a chapter first
-        if not chapters or sweep.experiment.name in chapters:
-            newest.setdefault(sweep.experiment.name, sweep)
-    if not newest:
-        raise RecordError(f"{out}: holds no such run; first: d2lpar run multiple_gpus")
-    headers = [run.header for sweep in newest.values() for run in sweep.runs]
+    for sweep in found:  # the newest of a chapter first
+        newest.setdefault(sweep.experiment.name, sweep)
+    headers = [header for sweep in newest.values() for header in sweep.headers]
     lines = [filled(f"It ran on {labels.counts(headers)}. {where_from(headers)}")]
     for name, sweep in newest.items():
-        found = sweep.found.short or sweep.found.sentences[0]
-        lines.append(filled(found, f"  {name:{max(map(len, newest))}}  "))
+        lines.append(
+            filled(sweep.found.in_short, f"  {name:{max(map(len, newest))}}  ")
+        )
     return "\n".join(lines)
 
 
@@ -104,80 +104,69 @@ def where_from(headers: Sequence[Header]) -> str:
     return f"{labels.hardware(headers)}; {period}; {data}."
 
 
-def sweeps(out: Path) -> list[Sweep]:
-    """Return all sweeps of a folder but dry runs, by chapter, the newest first.
+def sweeps(out: Path, known: Sweep | None = None) -> list[Sweep]:
+    """Return all sweeps ``<out>/<chapter>/<recipe>/`` but dry runs, the newest first.
 
-    Those that cannot be shown are logged: a stranger's record must not end a run.
+    They are in the order of their chapters. One that is `known`, since it was just
+    measured, is not read again. Those that cannot be shown are logged: a stranger's
+    file must not end a run.
     """
     shown = []
     for folder in sorted(path for path in out.glob("*/*") if path.is_dir()):
-        runs = _runs_in(folder)
-        if not runs or runs[0].header.preset == "dry-run":
+        if known and folder == known.folder:
+            shown.append(known)
             continue
-        try:
-            found = experiments.result(runs)
-            number = experiments.measured_by(runs).number
-        except Exception as error:
-            names = ", ".join(str(run.path) for run in runs)
-            why = f"{type(error).__name__}: {first_line(error)}"
-            log.warning("index.html leaves out %s (%s)", names, why)
-            continue
-        shown.append(Sweep(number, runs[-1].header.date, folder, runs, found))
-    shown.sort(key=lambda sweep: sweep.date, reverse=True)
-    return sorted(shown, key=lambda sweep: sweep.number)
+        runs = []
+        for path in files.finished_in(folder):
+            with _left_out(path):
+                run = files.read(path)
+                if isinstance(run.header, Header) and run.lines:
+                    experiments.measured_by([run])
+                    runs.append(run)
+        if runs and runs[0].header.preset != "dry-run":
+            with _left_out(folder):
+                shown.append(Sweep(folder, runs, experiments.result(runs)))
+    shown.sort(key=lambda sweep: sweep.runs[-1].header.date, reverse=True)
+    return sorted(shown, key=lambda sweep: sweep.experiment.number)
 
 
-def _runs_in(folder: Path) -> list[Run]:
-    """Read the finished records of a sweep's folder; log those that cannot be read."""
-    runs = []
-    for path in files.finished_in(folder):
-        try:
-            run = files.read(path)
-            if isinstance(run.header, Header) and run.lines:
-                experiments.measured_by([run])
-                runs.append(run)
-        except (D2lparError, OSError) as error:
-            log.warning("index.html leaves a record out: %s", error)
-        except Exception as error:  # a stranger's record must not end a measurement
-            why = f"{type(error).__name__}: {first_line(error)}"
-            log.warning("index.html leaves out %s (%s)", path, why)
-    return runs
+@contextmanager
+def _left_out(path: Path) -> Iterator[None]:
+    """Log any error of a stranger's file, and go on."""
+    try:
+        yield
+    except Exception as error:
+        why = first_line(error)
+        if not isinstance(error, (D2lparError, OSError)):
+            why = f"{type(error).__name__}: {why}"
+        log.warning("index.html leaves out %s (%s)", path, why)
 
 
 def _section(sweep: Sweep, out: Path) -> str:
-    """Return a sweep as HTML: where it is from, answer, pictures, table, the rest."""
-    headers, found, folder = [x.header for x in sweep.runs], sweep.found, sweep.folder
-    written = sorted(path for path in folder.iterdir() if path.name[0] != ".")
-    images = {
-        path.stem: _image(path, out)
-        for path in written
-        if path.suffix in (".png", ".gif")
-    }
-    first = [images.pop(name) for name in found.answers if name in images]
-    others = ""
-    if images:
-        others = f"<details><summary>More pictures</summary>{_grid(images.values())}"
-        others += "</details>\n"
-    more = [path for path in written if path.suffix in (".jsonl", ".txt")]
+    """Return the HTML of one sweep: its answer, two pictures, its table, its files."""
+    found, folder, chapter = sweep.found, sweep.folder, sweep.experiment
+    answer = " ".join(found.sentences)
+    written = sorted(p for p in folder.iterdir() if p.name[0] != "." and p.is_file())
+    images = {p.stem: p for p in written if p.suffix in (".png", ".gif")}
+    if "film" in images:
+        images.pop("strip", None)  # the same faces
+    first = [images[name] for name in found.answers if name in images]
+    shown = [*first, *(p for p in images.values() if p not in first)][:PICTURES]
+    names = (".jsonl", ".txt", ".png", ".gif")
     links = ", ".join(
-        f'<a href="{_link(path, out)}">{escape(path.name)}</a>' for path in more
+        f'<a href="{_link(path, out)}">{escape(path.name)}</a>'
+        for path in written
+        if path.suffix in names and path not in shown
     )
-    chapter, command = sweep.experiment, headers[0].command
     return (
-        f"<h2>{escape(chapter.title)}</h2>\n<p>{escape(where_from(headers))}</p>\n"
-        f"<p>{escape(' '.join(found.sentences))}</p>\n{_grid(first)}"
-        f"{_table(found.table)}"
-        f"<p>{escape(found.note)}. Chapter {chapter.number} explains it: "
-        f"<code>notebooks/{chapter.name}.ipynb</code>.</p>\n{_interrupted(folder)}"
-        f"{others}<details><summary>Records</summary>"
-        f"<p>Recipe {escape(folder.name)}. {escape(labels.stamp(headers))} {links}. "
-        f"Again: <code>{escape(command)}</code></p></details>\n"
+        f"<h2>{escape(chapter.title)}</h2>\n<p>{escape(answer)}</p>\n"
+        f'<div class="pictures">{"".join(_image(path, out) for path in shown)}</div>\n'
+        f"{_table(found.table)}<p>{escape(found.note)}.</p>\n{_interrupted(folder)}"
+        f"<details><summary>Records and details</summary>"
+        f"<p>{escape(labels.stamp(sweep.headers))} "
+        f"Chapter {chapter.number} explains it. {links}. "
+        f"Again: <code>{escape(sweep.headers[0].command)}</code></p></details>\n"
     )
-
-
-def _grid(images: Iterable[str]) -> str:
-    """Return images side by side where there is room, below one another elsewhere."""
-    return f'<div class="pictures">{"".join(images)}</div>\n'
 
 
 def _table(table: Table) -> str:
@@ -207,10 +196,16 @@ def _interrupted(folder: Path) -> str:
 
 
 def _image(path: Path, out: Path) -> str:
-    """Return an image that links to its full size; its title becomes the alt text."""
-    with Image.open(path) as picture:
-        title = str(picture.info.get("Title", "Film of faces through the training"))
+    """Return an image that links to its full size; its title becomes the alt text.
+
+    Where it cannot be read, it is the link alone.
+    """
     link = _link(path, out)
+    try:
+        with Image.open(path) as picture:
+            title = str(picture.info.get("Title", "Film of faces through the training"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return f'<p><a href="{link}">{escape(path.name)}</a> cannot be read</p>\n'
     return f'<a href="{link}"><img src="{link}" alt="{escape(title)}"></a>\n'
 
 

@@ -10,15 +10,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from d2lpar.errors import CheckpointError
-from d2lpar.records import checkpoints, files, kinds
+from d2lpar.experiments import differing
+from d2lpar.records import checkpoints, files
 from d2lpar.records.checkpoints import Checkpoint
-from d2lpar.records.kinds import Header, Line
+from d2lpar.records.kinds import EPOCHS, Header, Line
 
 log = logging.getLogger("d2lpar")
 
+MAY_DIFFER = {"num_epochs", "threads", "resumed_at", "environment", "seeds"}
+
 
 class Resumable:
-    """Keep a run's record and last state; write a checkpoint every `every` epochs."""
+    """Keep a run's record and last state; write a checkpoint every `every` epochs.
+
+    With the path of a checkpoint, `resume`, begin where it ends. Raises
+    :class:`CheckpointError` unless it is of the same settings but `num_epochs`.
+    """
 
     def __init__(
         self,
@@ -30,31 +37,27 @@ class Resumable:
         resume: str | None = None,
     ) -> None:
         self.state, self.folder, self.every = state, folder, every
-        self.lines: list[Line] = [header]
+        self.lines: list[Header | Line] = [header]
         self.finished: Checkpoint | None = None
-        run = files.run_name(header)
-        others = checkpoints.of_run(folder, run) if resume is None else []
-        self.may_save = not others
-        if others and every:
+        others = checkpoints.of_run(folder, files.run_name(header))
+        self.may_save = resume is not None or not others
+        if every and not self.may_save:
             raise CheckpointError(
-                f"{others[-1]}: of an earlier training; continue it with --resume "
-                "last, delete it, or give another --out"
+                f"{others[-1]}: of an earlier training; continue it with --resume, "
+                "delete it, or give another --out"
             )
         if resume is None:
             return
-        if resume == "last":
-            checkpoint = checkpoints.newest(folder, run, state)
-        else:
-            checkpoint = checkpoints.load(resume, state)
-        _check_agrees(checkpoint, header)
-        self.state = checkpoint.restore(state)
+        checkpoint = checkpoints.load(resume)
+        _check_agrees(checkpoint, header, state)
+        self.state = type(state).restore(checkpoint.tensors, checkpoint.facts)
         settings = {**header.settings, "resumed_at": checkpoint.epoch}
         self.lines = [replace(header, settings=settings), *checkpoint.lines[1:]]
         if self.epochs_to_go == 0:
             log.warning("%s: nothing to do, it is complete", checkpoint.path)
             return
         for k, line in enumerate(self.lines):
-            if isinstance(line, kinds.EPOCHS):
+            if isinstance(line, EPOCHS):
                 self.lines[k] = replace(line, resumed="elsewhere")
 
     @property
@@ -62,15 +65,15 @@ class Resumable:
         """Return the number of epochs left of the settings' `num_epochs`."""
         return max(0, self.lines[0].settings["num_epochs"] - self.state.epoch)
 
-    def record(self, train: Callable[[Any], Iterator[Line]]) -> Iterator[Line]:
+    def record(self, train: Callable[[Any], Iterator[Line]]) -> Iterator[Header | Line]:
         """Yield the earlier lines, then what ``train(state)`` yields."""
         resumed = "resumed_at" in self.lines[0].settings
         yield from list(self.lines)
         self._remember()
-        if self.epochs_to_go == 0:  # read from its checkpoint, or from worker 0
+        if self.epochs_to_go == 0:
             return
         for line in train(self.state):
-            is_epoch = isinstance(line, kinds.EPOCHS)
+            is_epoch = isinstance(line, EPOCHS)
             if resumed and is_epoch:
                 line, resumed = replace(line, resumed="here"), False
             self.lines.append(line)
@@ -101,35 +104,21 @@ class Resumable:
             return None
 
 
-def _check_agrees(checkpoint: Checkpoint, header: Header) -> None:
+def _check_agrees(checkpoint: Checkpoint, header: Header, state: Any) -> None:
     """Raise :class:`CheckpointError` where a run contradicts its checkpoint."""
     before, path = checkpoint.header, checkpoint.path
-    then, now = (
-        f"seed {h.seed} on {h.settings.get('n_train', '?')} of {h.dataset} "
-        f"(SHA-256 {h.dataset_sha256[:16]}...)"
-        for h in (before, header)
-    )
-    if then != now:
+    if checkpoint.workload != state.workload:
         raise CheckpointError(
-            f"{path}: trained with {then}, this run has {now}; give the flags of: "
-            f"{before.command}"
+            f"{path}: of workload {checkpoint.workload}, not of {state.workload}"
+        )
+    if different := differing([before, header], MAY_DIFFER):
+        raise CheckpointError(
+            f"{path}: was trained with another {', another '.join(different)}; give "
+            f"the flags of: {before.command}"
         )
     num_epochs = header.settings["num_epochs"]
     if checkpoint.epoch > num_epochs:
         raise CheckpointError(
             f"{path}: of epoch {checkpoint.epoch}, this run ends with epoch "
             f"{num_epochs}; give --num-epochs {checkpoint.epoch} or more"
-        )
-    may_differ = {"num_epochs", "threads"}
-    if header.settings.get("same_bits"):
-        may_differ.remove("threads")  # the bits depend on them
-    different = [
-        f"{name} {before.settings[name]}"
-        for name, value in header.settings.items()
-        if name not in may_differ and before.settings.get(name, value) != value
-    ]
-    if different:  # a worker's flags, which were not completed by the checkpoint
-        raise CheckpointError(
-            f"{path}: trained with {', '.join(different)}; give the flags of: "
-            f"{before.command}"
         )

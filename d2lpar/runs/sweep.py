@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TextIO
 from d2lpar import process
 from d2lpar.errors import DiedError, RecordError, RunError
 from d2lpar.records import files
-from d2lpar.records.atomic import naming, regular
+from d2lpar.records.atomic import naming
 from d2lpar.records.kinds import Header, Line, Run
 from d2lpar.runs.job import Job
 from d2lpar.text import plural
@@ -29,7 +29,7 @@ SECONDS_TO_STOP = 20
 class GrowingRecord:
     """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
 
-    What it replaces is kept under its date if that was longer.
+    A longer record of the same run is renamed, not overwritten.
     """
 
     def __init__(self, folder: Path, header: Header) -> None:
@@ -63,42 +63,32 @@ class GrowingRecord:
             if count_lines(self.final) > len(self.lines):
                 former = self.final.rename(named_by_date(self.final))
                 self.replaced += f" (it was longer, and is kept as {former.name})"
-        header, *lines = self.lines
-        if self.path.exists():
+        with naming(self.final):
             os.replace(self.path, self.final)
-        else:  # its folder was deleted meanwhile
-            files.write(self.final, header, lines)
+        header, *lines = self.lines
         return Run(header, tuple(lines), self.final)
 
     def close(self) -> None:
         """Release the file; an unfinished one stays if it holds a result."""
         if len(self.lines) == 1:
             self.path.unlink(missing_ok=True)
-        elif not self.final.exists() and not self.path.exists():
-            header, *lines = self.lines
-            files.write(self.path, header, lines)  # its folder was deleted meanwhile
-        if len(self.lines) > 1 and self.path.exists():
+        elif self.path.exists():
             log.warning("%s keeps what was measured", self.path)
         self.file.close()
 
 
 def locked(path: Path) -> TextIO:
     """Open a file for appending that no other run may write to meanwhile."""
-    while True:
-        file = open(path, "a+", encoding="utf-8", opener=regular)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise RunError(
-                f"{path}: another run writes to it; wait until it has ended, or give "
-                "another --out"
-            ) from None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        # Between the two calls another run has given this file its final name.
+    file = open(path, "a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         file.close()
+        raise RunError(
+            f"{path}: another run writes to it; wait until it has ended, or give "
+            "another --out"
+        ) from None
+    return file
 
 
 def count_lines(path: Path) -> int:

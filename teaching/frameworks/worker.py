@@ -2,8 +2,8 @@
 
     python teaching/frameworks/worker.py FOLDER
 
-Start it once per worker, beside a scheduler and a server, in the environment that
-chapter 14 or ``d2lpar launch --print`` shows. Writes the sums of all workers' gradients
+Start it once per worker, beside a scheduler and a server, as Chapter 14 does by
+:func:`d2lpar.workers.launch.launch`. Writes the sums of all workers' gradients
 to FOLDER/RANK.npz.
 """
 
@@ -26,5 +26,5 @@ l.backward()
 for key, p in enumerate(params):
     store.init(key, np.zeros_like(p.grad))
     store.pushpull(key, p.grad, out=p.grad)  # the sum takes the gradient's place
-print(f"worker {store.rank} of {store.num_workers}: {len(y[part])} images", flush=True)
-numpy.savez(f"{sys.argv[1]}/{store.rank}.npz", *[p.grad.asnumpy() for p in params])
+sums = [p.grad.asnumpy() for p in params]
+numpy.savez(f"{sys.argv[1]}/{store.rank}.npz", *sums, images=len(y[part]))

@@ -119,7 +119,7 @@ PRINTED = {
     "multiple_machines": [
         r"6 workers: replicas agree True",
         "sum of the pushes = whole batch: True",
-        r"worker 1 pulled the gradient of the whole batch: True",
+        r"worker 1: 2 images; its sum is the whole batch.s: True",
     ],
 }
 

@@ -1,27 +1,25 @@
 """What the commands print and write, on one real run that all of these share."""
 
 import os
+import re
 import subprocess
 import sys
-from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
+import click
 import numpy as np
 import pytest
 from matplotlib.image import imread
 from support.command import d2lpar
-from support.factories import epoch, gan_epoch, header, training
+from support.factories import epoch, header, training
 
-from d2lpar import chapter, gan, verify
-from d2lpar.cli import main
-from d2lpar.errors import CheckpointError, SettingError
-from d2lpar.experiments import EXPERIMENTS, get
+from d2lpar import chapter, devices, experiments, verify
+from d2lpar.cli import doctor, main
+from d2lpar.errors import SettingError
+from d2lpar.experiments import EXPERIMENTS, LESSONS, get
 from d2lpar.machine import host
-from d2lpar.records import checkpoints, files
-from d2lpar.records.checkpoints import Checkpoint
+from d2lpar.records import files
 from d2lpar.records.kinds import Run
-from d2lpar.runs import measure
+from d2lpar.runs import child, measure
 from d2lpar.runs import plan as plans
 from d2lpar.verify import Check
 
@@ -85,99 +83,50 @@ def test_plot_draws_the_same_again_without_mxnet_and_the_users_style(
         np.testing.assert_array_equal(imread(path), imread(real_run[0] / path.name))
 
 
-def test_the_same_bits_in_records_and_after_a_resume_elsewhere(tmp_path):
-    same = ["run", "multiple_gpus", "--num-epochs=2", f"--out={tmp_path}"]
-    d2lpar(
-        *same, "--same-bits", "--dry-run", "--data=sample", "--devices=cpu:2",
-        "--checkpoint-every=1",
-    )  # fmt: skip
-    (folder,) = tmp_path.glob("multiple_gpus/*")
-    assert "same_bits" in folder.name
-    checkpoint = folder / "cpu1.epoch000001.safetensors"
-    d2lpar(*same, f"--resume={checkpoint}", "--devices=cpu:3", "--num-devices=3")
-    runs = [files.read(folder / f"cpu{n}.jsonl") for n in (1, 2, 3)]
-    assert len({run.epochs[-1].params_sha256 for run in runs} - {None}) == 1
-    assert [run.header.settings["same_bits"] for run in runs] == [True] * 3
-    assert {run.header.threads_per_device for run in runs} == {1}
-
-
-def test_resume_takes_the_settings_of_its_checkpoint(real_run, tmp_path):
+def test_a_resumed_run_begins_where_its_checkpoint_ends(real_run, tmp_path):
+    """On another number of devices; the child's function, in this process."""
     checkpoint = max(real_run[0].glob("cpu1.*.safetensors"))
-    done = d2lpar(
-        "run", "multiple_gpus", "--devices=cpu:2", "--num-devices=2",
-        "--num-epochs=3", f"--resume={checkpoint}", f"--out={tmp_path}",
+    (job,) = plans.plan(
+        get("multiple_gpus"), "d2lpar run", devices="cpu:2", num_devices=2,
+        data="sample", dry_run=True, num_epochs=3, resume=str(checkpoint), out=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (record,) = tmp_path.glob("multiple_gpus/dry-run,num_epochs=3,sample*/cpu2.jsonl")
-    resumed = files.read(record)
-    assert [e.resumed for e in resumed.epochs] == ["elsewhere", "elsewhere", "here"]
-    assert resumed.header.settings["n_train"] == 128
+    head, *lines = child.lines_of(job)
+    assert [e.resumed for e in lines] == ["elsewhere", "elsewhere", "here"]
+    assert (head.num_devices, head.settings["resumed_at"]) == (2, 2)
 
 
-@pytest.fixture
-def trained(tmp_path):
-    """A folder of outputs with the checkpoint of a GAN of other settings."""
-    settings = {**EXPERIMENTS["gan"].presets["quick"], "lr": 0.01, "num_epochs": 7}
-    head = header(
-        chapter="gan", preset="quick", recipe="quick,lr=0.01", seed=3,
-        dataset="synthetic-punks", settings=settings,
-    )  # fmt: skip
-    state = gan.start(3, settings["width"], settings["d_norm"])
-    state.epoch = 1
-    saved = Checkpoint("gan", state.tensors(), state.facts(), (head, gan_epoch(1)))
-    return tmp_path, checkpoints.save(tmp_path / "gan" / "quick,lr=0.01", saved)
-
-
-def test_the_flags_of_a_checkpoint_are_those_that_differ_from_its_preset(trained):
-    out, path = trained
-    kept = {"preset": "quick", "seed": 3, "data": "synthetic", "lr": 0.01}
-    for resume in (path, "last"):
-        given = {"resume": str(resume), "out": str(out), "num_epochs": 9}
-        flags = plans.continued(get("gan"), given)
-        assert flags == {**kept, **given, "resume": str(path)}
-    # The same said again is no contradiction.
-    given = {"resume": str(path), "preset": "quick", "lr": 0.01, "num_epochs": 7}
-    assert plans.continued(get("gan"), given)["num_epochs"] == 7
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ({"lr": 0.5}, "lr 0.01"),
-        ({"seed": 4}, "seed 3"),
-        ({"preset": "sharp"}, "global_batch_size 32, lr 0.01, .*width 16"),
-        ({"data": "cryptopunks"}, "data synthetic"),
-    ],
-)
-def test_a_flag_that_contradicts_a_checkpoint_is_refused(trained, flags, says):
-    out, path = trained
-    given = {"resume": str(path), "out": str(out), **flags}
-    with pytest.raises(CheckpointError, match=f"was trained with {says}"):
-        plans.continued(get("gan"), given)
-
-
-def test_list_loads_no_mxnet_and_names_what_there_is():
-    say = "lambda: print('mxnet' in sys.modules, 'matplotlib' in sys.modules)"
-    listed = d2lpar("list", before=f"import atexit, sys; atexit.register({say})")
-    *rows, empty, start, loaded = listed.stdout.splitlines()
-    assert [row.split()[1] for row in rows[1:]] == list(EXPERIMENTS)
+def test_list_has_all_chapters_with_numbers_that_run_takes(here):
+    *rows, empty, start = here("list").splitlines()
+    numbers, names = zip(*(row.split()[:2] for row in rows[1:] if row[1].strip()))
+    assert {*EXPERIMENTS, *LESSONS.values()} == {*names}
+    assert [int(n) for n in numbers] == sorted(map(int, numbers))
     assert start == "Start with: d2lpar run multiple_gpus"
-    assert max(map(len, rows)) <= 80
-    assert loaded == "False False"
+    for number, name in zip(numbers, names):
+        if name in EXPERIMENTS:
+            of_number = (number, f"chapter{number}", name)
+            assert {get(way).name for way in of_number} == {name}
+        else:
+            for way in (number, name):
+                with pytest.raises(SettingError, match=f"python chapters/{name}.py"):
+                    get(way)
 
 
 def test_help(here):
     # Alone it prints its help: the commands in the order of their use.
-    commands = here().partition("\nCommands:\n")[2]
-    order = [commands.index(f"\n  {name} ") for name in ("run", "report", "launch")]
-    assert commands.startswith("  list ") and order == sorted(order)
+    commands = here().partition("\nCommands:\n")[2].splitlines()
+    assert [line.split()[0] for line in commands if line[:3].strip()] == [
+        *("list", "run", "report", "compare", "plot", "verify", "doctor", "launch"),
+        "Example:",
+    ]
     usage = here("run", "--help")
-    assert max(map(len, usage.splitlines())) <= 80 and "--num-devices" in usage
+    assert max(map(len, usage.splitlines())) <= 80
     assert str(2**31 - 1) not in usage and "[x>=1]" in usage
+    flags = re.findall(r"^  (--?[a-z-]+)", usage, re.MULTILINE)
+    assert len(flags) == 15 == len(set(flags))  # one screen
 
 
 def plan(name, **settings):
-    jobs = measure.plan(get(name), "d2lpar run", devices="cpu:2", **settings)
+    jobs = plans.plan(get(name), "d2lpar run", devices="cpu:2", **settings)
     assert jobs[0].folder == settings["out"] / name / jobs[0].recipe
     return jobs[0].recipe, jobs[0].settings, jobs[0].data
 
@@ -187,8 +136,9 @@ def test_a_recipe_names_what_differs_from_a_preset(tmp_path):
     recipe, settings, data = plan(**of_lenet)
     assert recipe == "quick,sample" and settings["global_batch_size"] == 64
     assert (data["n_train"], data["n_test"], data["seed"]) == (5_000, 1_000, 0)
-    recipe, settings, _ = plan(**of_lenet, lr=0.1, seed=2, threads=1)
-    assert recipe == "quick,lr=0.1,sample,seed=2,threads=1" and settings["lr"] == 0.1
+    recipe, settings, data = plan(**of_lenet, lr=1, seeds=2, threads=1)
+    assert recipe == "quick,lr=1.0,sample,seed=2,threads=1" and data["seed"] == 2
+    assert plan(**of_lenet, lr=1.0, seeds="2", threads=1)[0] == recipe
     assert plan(**of_lenet, lr=0.3)[0] == "quick,sample"  # that is the preset's
     recipe, settings, data = plan(**of_lenet, dry_run=True)
     assert recipe == "dry-run,sample"
@@ -196,7 +146,7 @@ def test_a_recipe_names_what_differs_from_a_preset(tmp_path):
     large = plan(**of_lenet, dry_run=True, global_batch_size=2**31 - 1)
     assert large[2]["n_train"] == 5_000
     of_gan = {"name": "gan", "data": "synthetic", "out": tmp_path}
-    recipe, settings, _ = plan(**of_gan, preset="sharp", d_norm="none", seed=1)
+    recipe, settings, _ = plan(**of_gan, preset="sharp", d_norm="none", seeds=[1])
     assert recipe == "sharp,d_norm=none,synthetic,seed=1" and settings["width"] == 64
     recipes = {plan(**of_gan, d_norm="batch-apart", sync_batch_norm=True, lr=lr,
                     num_epochs=3, frames_every=2)[0] for lr in (0.1, 0.2)}  # fmt: skip
@@ -205,20 +155,37 @@ def test_a_recipe_names_what_differs_from_a_preset(tmp_path):
     assert plan(**both)[0] == "quick"
 
 
-def test_what_the_user_set_in_the_environment_is_part_of_the_recipe(
+def test_what_the_user_set_in_the_environment_is_part_of_recipe_and_header(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "4")
+    """Another engine replaced a normal record, and no header said so."""
     monkeypatch.setattr(host, "set_by_us", set())
-    recipe, *_ = plan("gan", data="synthetic", out=tmp_path)
-    assert recipe == "quick,synthetic,threads=1,MXNET_CPU_TEMP_COPY=4"
+    users = {"OMP_NUM_THREADS": "1", "MXNET_CPU_TEMP_COPY": "4", "MXNET_HOME": "/x"}
+    for name, value in {**users, "MXNET_ENGINE_TYPE": "NaiveEngine"}.items():
+        monkeypatch.setenv(name, value)
+    host.set_defaults(host.ENGINE_DEFAULTS)  # ours are no change
+    words = {"data": "sample", "out": tmp_path, "devices": "cpu:1"}
+    (job,) = plans.plan(get("multiple_gpus"), "d2lpar run", **words)
+    changed = {"MXNET_CPU_TEMP_COPY": "4", "MXNET_ENGINE_TYPE": "NaiveEngine"}
+    assert job.environment == changed
+    assert job.recipe == plans.named_by("quick", {
+        "sample": True, "threads": 1, **changed,
+    })  # fmt: skip
+    data = experiments.load(job.experiment.load)(**{**job.data, "n_train": 60})
+    head = child.header_of(job, devices.contexts(job.devices), data)
+    assert head.settings["environment"] == changed
+
+
+@pytest.mark.parametrize("seeds", [-1, "", "0,0", "0,x", 1.0, [1, -2], 2**31])
+def test_seeds_are_whole_numbers(seeds, tmp_path):
+    with pytest.raises(SettingError, match="--seeds .*: write whole numbers"):
+        plan("multiple_gpus", data="sample", out=tmp_path, seeds=seeds)
 
 
 def test_a_chapter_of_several_methods_measures_each_on_each_count(tmp_path):
     solver = get("least_squares")
     how = {"devices": "cpu:2", "num_devices": [1, 2], "out": tmp_path}
-    jobs = measure.plan(solver, "d2lpar run least_squares", **how)
+    jobs = plans.plan(solver, "d2lpar run least_squares", **how)
     each = [variant for job in jobs for variant in job.each_variant()]
     measured = [(len(job.devices), job.settings["method"]) for job in each]
     methods = [more["method"] for more in solver.variants.values()]
@@ -246,18 +213,21 @@ def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch):
         chapter.measure("multiple_gpus", depth=3)
 
 
+@pytest.mark.parametrize("quiet", [False, True])
 def test_a_run_prints_what_it_found_and_where_its_page_is(
-    monkeypatch, tmp_path, capsys
+    quiet, monkeypatch, tmp_path, here
 ):
-    monkeypatch.setattr(sys, "argv", ["multiple_gpus.py"])
     runs = [Run(header(), (epoch(1), epoch(2)), tmp_path / "cpu1.jsonl")]
     monkeypatch.setattr(measure.sweep, "sweep", lambda *args: runs)
-    chapter.measure("multiple_gpus", devices="cpu:1", data="sample", out=tmp_path)
-    printed = capsys.readouterr().out
-    assert "test accuracy" in printed
-    (link,) = [word for word in printed.split() if word.startswith("file://")]
-    assert link.endswith("/index.html")
-    assert Path(url2pathname(urlparse(link).path)).is_file()
+    words = ["run", "1", "--devices=cpu:1", "--data=sample", "-o", str(tmp_path)]
+    printed = here(*words, *(["-q"] if quiet else []))
+    if quiet:
+        assert " ".join(printed.split()) == "multiple_gpus: accuracy 0.400"
+    else:
+        assert "test accuracy" in printed
+        (link,) = [word for word in printed.split() if word.startswith("file://")]
+        assert link.endswith("/index.html")
+    assert (tmp_path / "index.html").is_file()
 
 
 @pytest.mark.parametrize("columns", [60, 80])
@@ -271,6 +241,7 @@ def test_no_command_cuts_a_word(columns, here, monkeypatch, tmp_path):
         files.write(path, run.header, run.lines)
         runs.append(files.read(path))
     monkeypatch.setattr(measure.sweep, "sweep", lambda *args: runs)
+    monkeypatch.setattr(doctor, "check_training", lambda: doctor.Check("ok", "a", "b"))
     check = Check("gradients", "right", 12 * "they are summed, not averaged; ")
     monkeypatch.setattr(verify, "verify", lambda *args, **how: [check])
     (tmp_path / "step.py").touch()
@@ -280,6 +251,7 @@ def test_no_command_cuts_a_word(columns, here, monkeypatch, tmp_path):
         ["run", "multiple_gpus", "--devices=cpu:2", *data, f"--out={tmp_path}"],
         ["list"],
         ["report", f"--out={tmp_path}"],
+        ["doctor"],
         ["compare", one, two],
         ["verify", str(tmp_path / "step.py")],
     )  # fmt: skip
@@ -295,14 +267,22 @@ def test_no_command_cuts_a_word(columns, here, monkeypatch, tmp_path):
 
 def test_a_chapter_as_a_script_takes_the_flags_of_run(monkeypatch, capsys):
     for words, code, says in (
-        (["--epochs=3"], 2, "No such option '--epochs'"),
+        (["--depth=3"], 2, "No such option '--depth'"),
         (["--lr=0.1"], 2, "--lr 0.1: does not apply to timing"),
     ):
         monkeypatch.setattr(sys, "argv", ["timing.py", *words])
         with pytest.raises(SystemExit) as ended:
             chapter.measure("timing")
         said = capsys.readouterr().err
-        assert ended.value.code == code and says in said and said.count("\n") == 1
+        assert ended.value.code == code and says in said
+
+
+def test_the_gans_options_belong_to_its_script():
+    assert main.flags_of("gan", "--d-norm=none", "--frames-every=2") == {
+        "d_norm": "none", "frames_every": 2,
+    }  # fmt: skip
+    with pytest.raises(click.UsageError):
+        main.flags_of("multiple_gpus", "--d-norm=none")
 
 
 def test_the_reader_of_the_output_may_be_gone():

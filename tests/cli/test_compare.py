@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace as changed
 from support.factories import gan_epoch, training
 
-from d2lpar.cli.compare import compare, first_command
+from d2lpar.cli.compare import compare
 from d2lpar.errors import RecordError
 from d2lpar.records import comparison, files
 
@@ -102,13 +102,3 @@ def test_a_gan_is_compared_by_its_faces_and_with_gans_alone():
     assert "frechet, epoch 0" in compare(gan, gan)
     with pytest.raises(RecordError, match="only one of them is a GAN"):
         compare(ONE, gan)
-
-
-def test_the_first_command_names_two_records_that_are_there(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert first_command().startswith("first: d2lpar run multiple_gpus")
-    folder = Path("runs/multiple_gpus/quick")
-    for n in (2, 1):
-        files.write(folder / f"cpu{n}.jsonl", ONE.header, ONE.lines)
-    pair = f"{folder}/cpu1.jsonl {folder}/cpu2.jsonl"
-    assert first_command() == f"as in: d2lpar compare {pair}"

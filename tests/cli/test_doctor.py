@@ -25,7 +25,8 @@ def test_each_check_is_one_line_and_a_failure_is_exit_code_1(capsys, monkeypatch
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 1
-    first, second, last = capsys.readouterr().out.splitlines()
+    cards, first, second, last = capsys.readouterr().out.rsplit("\n", 4)[:4]
+    assert "contexts on" in cards  # the devices come first
     assert (first, second) == ("ok    A         fine", "fail  training  no: do this")
     assert "cannot run" in last
 

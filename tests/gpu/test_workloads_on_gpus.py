@@ -5,15 +5,14 @@ import json
 
 import numpy
 import pytest
-from support.command import d2lpar, python
+from support.command import python
 
-from d2lpar import datasets, gan, lenet, lenet_concise
+from d2lpar import datasets, experiments, gan, lenet, lenet_concise
 from d2lpar._mxnet import mx
 from d2lpar.datasets import punks
 from d2lpar.devices import Device
 from d2lpar.least_squares import solve
 from d2lpar.parallel import split_batch
-from d2lpar.records import files
 from d2lpar.records.kinds import PrecisionRecord
 from d2lpar.runs import job, sweep
 
@@ -79,10 +78,14 @@ def test_a_checkpoint_goes_from_gpus_to_the_cpu_and_back(workload, gpus, data):
 
 
 @pytest.mark.parametrize("chapter", ["multiple_gpus", "multiple_gpus_concise"])
-def test_deterministic_repeats_are_equal_to_the_bit(chapter, gpus, tmp_path):
+def test_deterministic_repeats_are_equal_to_the_bit(
+    chapter, gpus, tmp_path, monkeypatch
+):
     """Two processes, large enough batches for another order of sums to show."""
+    monkeypatch.setenv("MXNET_ENFORCE_DETERMINISM", "1")
+    monkeypatch.setenv("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
     repeated = job.Job(
-        chapter=chapter,
+        experiment=experiments.get(chapter),
         preset="quick",
         recipe="quick",
         devices=[Device(gpu.device_type, gpu.device_id) for gpu in gpus],
@@ -91,30 +94,11 @@ def test_deterministic_repeats_are_equal_to_the_bit(chapter, gpus, tmp_path):
         data={"name": "sample", "n_test": 100},
         command="d2lpar run test",
         folder=tmp_path,
-        deterministic=True,
     )
     (run,) = sweep.sweep([repeated], repeats=2)
     assert run.header.gpu_build["deterministic"] is True
     losses = [epoch.train_loss for epoch in run.epochs]
     assert len(losses) == 6 and losses[:3] == losses[3:]
-
-
-@pytest.mark.parametrize("chapter", ["multiple_gpus", "multiple_gpus_concise"])
-def test_one_gpu_and_two_train_with_the_same_bits(chapter, take, tmp_path):
-    """Through the command line, which adds what --deterministic sets.
-
-    Batches of 264 have chunks of 33, and the last of an epoch chunks of 31 and 30.
-    """
-    take(2)
-    words = "--same-bits --data=sample --num-epochs=3 --global-batch-size=264".split()
-    found = d2lpar("run", chapter, "--devices=gpu:2", *words, f"--out={tmp_path}")
-    assert found.returncode == 0, found.stderr
-    paths = sorted(tmp_path.glob("*/*/gpu?.jsonl"))
-    one, two = (files.read(path) for path in paths)
-    assert two.header.gpu_build["deterministic"] is True
-    hashes = [epoch.params_sha256 for epoch in one.epochs]
-    assert len({*hashes}) == 3 and None not in hashes
-    assert hashes == [epoch.params_sha256 for epoch in two.epochs]
 
 
 GRAPHS = """

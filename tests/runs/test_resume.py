@@ -78,8 +78,8 @@ def without_times(line):
 @pytest.mark.parametrize("training", WORKLOADS, indirect=True)
 def test_resumed_it_ends_with_the_same_bits_and_the_same_record(training):
     whole = training(4)
-    training(2).save()
-    resumed = training(4, resume="last")
+    path = training(2).save()
+    resumed = training(4, resume=path)
     for name, array in whole.state.tensors().items():
         np.testing.assert_array_equal(resumed.state.tensors()[name], array)
     assert resumed.state.facts() == whole.state.facts()
@@ -108,7 +108,7 @@ def test_checkpoints_of_an_earlier_training_are_not_replaced(training, tmp_path)
     """The same command without --resume: refused, or interrupted without a save."""
     training(4, every=1)
     before = checkpoints.of_run(tmp_path, "cpu2")
-    with pytest.raises(CheckpointError, match="--resume last, delete it, or give"):
+    with pytest.raises(CheckpointError, match="continue it with --resume, "):
         training(4, every=1)
     assert training(2).save() is None
     assert checkpoints.of_run(tmp_path, "cpu2") == before
@@ -122,7 +122,7 @@ def test_a_full_disk_does_not_end_the_training(training, tmp_path, monkeypatch, 
 
     earlier = training(1).save()
     monkeypatch.setattr(checkpoints.os, "fsync", full)
-    run = training(4, every=1, resume="last")
+    run = training(4, every=1, resume=earlier)
     assert len(epochs_of(run)) == 4 and run.state.epoch == 4
     assert caplog.text.count("No space left on device: no checkpoint of epoch") == 3
     assert list(tmp_path.iterdir()) == [earlier]
@@ -132,7 +132,7 @@ def test_a_full_disk_does_not_end_the_training(training, tmp_path, monkeypatch, 
 def test_what_was_complete_stays_so(training, caplog):
     whole = training(2)
     path = whole.save()
-    again = training(2, resume="last")
+    again = training(2, resume=path)
     assert again.epochs_to_go == 0
     assert again.yielded[1:] == whole.yielded[1:]
     assert f"{path}: nothing to do" in caplog.text
@@ -155,48 +155,42 @@ def test_an_epoch_whose_line_is_out_is_in_the_checkpoint(tmp_path):
     assert saved.epoch == 1 and saved.lines[-1] == line
 
 
-CONTRADICTIONS = {
-    "this run has seed 5": {"seed": 5},
-    "this run has seed 0 on 12000 of toy": {"n_train": 12_000},
-    "--num-epochs 3 or more": {"num_epochs": 2},
-    "trained with global_batch_size 50; ": {"global_batch_size": 100},
-}
-
-
 SETTINGS = {"n_train": 120, "n_test": 40, "num_epochs": 4, "global_batch_size": 50}
-
-
-@pytest.fixture
-def three_epochs(tmp_path):
-    """A checkpoint of LeNet after three epochs that nothing has trained."""
-    state = lenet.start(0)
-    state.epoch = 3
-    epochs = [an_epoch(e) for e in (1, 2, 3)]
-    lines = (a_header(**{**SETTINGS, "num_epochs": 3}), *epochs)
-    saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), lines)
-    return str(checkpoints.save(tmp_path, saved))
-
-
-def a_changed_header(changes):
-    own = {name: value for name, value in changes.items() if name in SETTINGS}
-    rest = {name: value for name, value in changes.items() if name not in SETTINGS}
-    return replace(a_header(**{**SETTINGS, **own}), **rest)
+CONTRADICTIONS = {
+    "another seed": ({"seed": 5}, {}),
+    "another n_train": ({}, {"n_train": 12_000}),
+    "another data": ({"dataset_sha256": "1" * 64}, {}),
+    "another global_batch_size; give the flags of: d2lpar run": (
+        {}, {"global_batch_size": 100},
+    ),
+    "give --num-epochs 3 or more": ({}, {"num_epochs": 2}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("says", CONTRADICTIONS)
-def test_a_run_that_contradicts_its_checkpoint_is_refused(three_epochs, tmp_path, says):
-    header = a_changed_header(CONTRADICTIONS[says])
-    with pytest.raises(CheckpointError, match=says) as caught:
-        Resumable(header, lenet.start(0), tmp_path, resume=three_epochs)
-    assert str(caught.value).startswith(f"{three_epochs}: ")
-
-
-def test_with_the_same_bits_the_threads_stay(tmp_path):
-    before, now = (a_header(same_bits=True, threads=n) for n in (1, 2))
+def test_a_run_that_contradicts_its_checkpoint_is_refused(tmp_path, says):
+    """Of a training of three epochs that nothing has trained."""
     state = lenet.start(0)
-    state.epoch = 1
-    lines = before, an_epoch(1)
+    state.epoch = 3
+    lines = a_header(**SETTINGS), *(an_epoch(e) for e in (1, 2, 3))
     saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), lines)
     path = str(checkpoints.save(tmp_path, saved))
-    with pytest.raises(CheckpointError, match="trained with threads 1; "):
-        Resumable(now, state, tmp_path, resume=path)
+    fields, settings = CONTRADICTIONS[says]
+    header = replace(a_header(**{**SETTINGS, **settings}), **fields)
+    with pytest.raises(CheckpointError, match=says) as caught:
+        Resumable(header, lenet.start(0), tmp_path, resume=path)
+    assert str(caught.value).startswith(f"{path}: ")
+    # The epochs to go and the threads may differ, and a setting that is new and off.
+    same = a_header(**SETTINGS, threads=3, same_bits=False)
+    run = Resumable(same, lenet.start(0), tmp_path, resume=path)
+    assert run.epochs_to_go == 1
+
+
+def test_a_checkpoint_of_another_workload_is_named(tmp_path):
+    state = gan_training.start(0)
+    state.epoch = 1
+    lines = a_header(**SETTINGS), an_epoch(1)
+    saved = checkpoints.Checkpoint("gan", state.tensors(), state.facts(), lines)
+    path = checkpoints.save(tmp_path, saved)
+    with pytest.raises(CheckpointError, match="of workload gan, not of lenet"):
+        Resumable(a_header(**SETTINGS), lenet.start(0), tmp_path, resume=path)

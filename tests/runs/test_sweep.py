@@ -1,7 +1,6 @@
 """Measurements in fresh processes: records, repeats, failures, interrupts."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from support.factories import epoch, header
 from d2lpar import datasets, devices, experiments, lenet, process
 from d2lpar.devices import Device
 from d2lpar.errors import DiedError, RunError
+from d2lpar.experiments import Experiment
 from d2lpar.machine import host
 from d2lpar.records import checkpoints, files
 from d2lpar.records.kinds import Header
@@ -44,28 +44,21 @@ def measure(num_devices, *, devices, seed, data, num_epochs=2):
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def work(tmp_path_factory):
-    """The experiment "work", here and in measuring processes."""
+TOY = Experiment("work", 0, "", "", presets={}, measure="toy_work:measure",
+                 load="toy_work:load")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path_factory, monkeypatch):
+    """The experiment "work", here and in measuring processes, which get this path."""
     folder = tmp_path_factory.mktemp("work")
     (folder / "toy_work.py").write_text(WORK)
-    site = (
-        "from d2lpar import experiments\n"
-        "experiments.EXPERIMENTS['work'] = experiments.Experiment('work', 0, '', '', "
-        "presets={}, measure='toy_work:measure', load='toy_work:load')\n"
-    )
-    (folder / "sitecustomize.py").write_text(site)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-        exec(site, {})
-        yield
-    del experiments.EXPERIMENTS["work"]
+    monkeypatch.syspath_prepend(str(folder))
 
 
-def job(folder, num_devices=1, **changes):
+def job(folder, num_devices=1, chapter="", **changes):
     made = Job(
-        chapter="work",
+        experiment=experiments.get(chapter) if chapter else TOY,
         preset="quick",
         recipe="quick",
         devices=devices.names(f"cpu:{num_devices}"),
@@ -129,8 +122,6 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
 def test_environment_of_a_measuring_process(monkeypatch, tmp_path):
     variables = job(tmp_path, 2).variables()
     assert {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} <= variables.keys()
-    variables = job(tmp_path, deterministic=True).variables()
-    assert variables["MXNET_ENFORCE_DETERMINISM"] == "1"
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "7")  # what the user set stays
     assert job(tmp_path).variables()["MALLOC_MMAP_THRESHOLD_"] == "7"
 
@@ -157,7 +148,7 @@ def test_threads_of_a_measuring_process(
     if users:
         monkeypatch.setenv("OMP_NUM_THREADS", users)
     host.set_defaults({"OMP_NUM_THREADS": "1"})
-    for chapter, threads in {"work": shared, "least_squares": one_each}.items():
+    for chapter, threads in {"": shared, "least_squares": one_each}.items():
         made = job(tmp_path, 2, chapter=chapter, threads=flag)
         assert made.variables()["OMP_NUM_THREADS"] == threads
     one = job(tmp_path, 1, chapter="least_squares", threads=flag)
@@ -231,22 +222,6 @@ def test_an_interrupted_record_stays_until_a_longer_one_is_there(tmp_path, monke
     assert names(tmp_path) == ["cpu1.jsonl", "cpu1.of-2026-01-02T030405.jsonl"]
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_folder_that_is_deleted_meanwhile_loses_nothing(tmp_path, complete):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    record = sweep.GrowingRecord(folder, header(preset="quick"))
-    record.append(epoch(1))
-    shutil.rmtree(folder)
-    record.append(epoch(2))
-    if complete:
-        record.finish()
-    record.close()
-    (path,) = folder.iterdir()
-    assert path.name == f"cpu1{'' if complete else '.partial'}.jsonl"
-    assert [e.epoch for e in files.read(path).epochs] == [1, 2]
-
-
 def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path, monkeypatch):
     def dies(*arguments, **how):
         yield header(2, preset="quick")
@@ -274,23 +249,6 @@ def test_a_second_run_under_the_same_name_is_refused(tmp_path, no_process):
     sweep.sweep([job(tmp_path)])  # released with the first
 
 
-def test_a_run_that_ends_as_another_begins_keeps_its_record(tmp_path, monkeypatch):
-    first = sweep.GrowingRecord(tmp_path, header(preset="quick"))
-    first.append(epoch(1))
-    lock, ended = sweep.fcntl.flock, []
-
-    def after_the_first_has_ended(file, how):
-        if not ended:
-            ended.append(first.finish())
-            first.close()
-        lock(file, how)
-
-    monkeypatch.setattr(sweep.fcntl, "flock", after_the_first_has_ended)
-    second = sweep.GrowingRecord(tmp_path, header(preset="quick"))
-    assert [e.epoch for e in files.read(tmp_path / "cpu1.jsonl").epochs] == [1]
-    second.close()
-
-
 def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
     """The command as a user interrupts it; its state is that of whole epochs."""
     words = [
@@ -316,8 +274,7 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
     (record,) = tmp_path.glob("multiple_gpus/*/cpu2.partial.jsonl")
     run = files.read(record)
     (path,) = record.parent.glob("*.safetensors")
-    words = f"d2lpar run multiple_gpus --num-devices=2 --resume={path}"
-    assert f"continue with: {words}\n" in said
+    assert f"continue with the same flags and --resume={path}\n" in said
     saved = checkpoints.load(path)
     assert saved.lines[: 1 + len(run.lines)] == (run.header, *run.lines)
     settings, state = run.header.settings, lenet.start(0)

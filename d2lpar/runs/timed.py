@@ -1,0 +1,150 @@
+"""What records timed, as rows of numbers for pandas or a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from statistics import median
+
+from d2lpar.errors import RecordError
+from d2lpar.records import files, labels
+from d2lpar.records.comparison import (
+    NOTHING,
+    Summary,
+    accuracy_by_epoch,
+    arm_times,
+    compare,
+    floor_of,
+    seconds_per_epoch,
+    summarize,
+)
+from d2lpar.records.kinds import (
+    BenchmarkHeader,
+    EpochRecord,
+    PointRecord,
+    Run,
+    StepRecord,
+    TimingRecord,
+)
+
+COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's name
+
+
+def as_csv(runs: Sequence[Run]) -> str:
+    """Return a row per work and device count of each record, comma-separated.
+
+    The numbers are of processes, each by its median; of a single process they are of
+    its samples. A work of one sweep is compared with that on its fewest devices; the
+    verdict is "faster", "slower", "not told" or why it failed. Raises
+    :class:`RecordError` for a record without times.
+    """
+    found = [(run, *timed) for run in runs for timed in timed_works(run)]
+    if not runs:
+        raise RecordError("no records there")
+    untimed = [run for run in runs if all(run is not row[0] for row in found)]
+    if untimed:
+        raise RecordError(f"{labels.where(untimed[0])}: holds no times of its samples")
+    base: dict[tuple, tuple[int, Summary]] = {}
+    for run, work, devices, seconds in sorted(found, key=lambda row: row[2]):
+        base.setdefault((files.sweep_of(run), work), (devices, seconds))
+    rows = []
+    for run, work, devices, seconds in found:
+        fewest, others = base[files.sweep_of(run), work]
+        failed, told = _failed(run), None
+        verdict = failed
+        if not failed and devices != fewest:
+            told = compare(others, seconds)
+            verdict = "not told"
+            if told.is_told:
+                verdict = "faster" if told.ratio > 1 else "slower"
+        several = len(seconds.processes) > 1
+        values = seconds.processes if several else seconds.samples
+        shown = told if verdict in ("faster", "slower") else None
+        by_epoch = accuracy_by_epoch(run) if run.lines_of(EpochRecord) else {}
+        ends = [*by_epoch.values()][-1] if by_epoch else []
+        rows.append({
+            "record": labels.where(run),
+            "work": _named(run, work),
+            "devices": devices,
+            "unit": _unit(run),
+            "median": median(values) if values else None,
+            "least": min(values, default=None),
+            "most": max(values, default=None),
+            "processes": len(seconds.processes),
+            "samples": seconds.n,
+            "verdict": verdict,
+            "times_as_fast": shown.ratio if shown else None,
+            "times_as_fast_low": shown.low if shown else None,
+            "times_as_fast_high": shown.high if shown else None,
+            "test_accuracy": median(ends) if ends else None,
+            "test_accuracy_least": min(ends, default=None),
+            "test_accuracy_most": max(ends, default=None),
+        })  # fmt: skip
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().rstrip("\n")
+
+
+def _failed(run: Run) -> str:
+    """Return "not converged" for a solve that ends above those beside it, or ""."""
+    if not run.lines_of(PointRecord):
+        return ""
+    from d2lpar.least_squares.result import FAILED, reached
+
+    solves = [run]
+    for path in files.finished_in(run.path.parent) if run.path else []:
+        with suppress(RecordError, OSError):  # a stranger's file
+            solves.append(files.read(path))
+    same = [solve for solve in solves if files.sweep_of(solve) == files.sweep_of(run)]
+    return "" if reached(same)[run.header.variant] else FAILED
+
+
+def _named(run: Run, work: str) -> str:
+    """Return a row's work with the recipe of its run."""
+    if isinstance(run.header, BenchmarkHeader):
+        return work
+    return f"{work}, {files.recipe_of(run.header)}"
+
+
+def _unit(run: Run) -> str:
+    """Return what the seconds of a record are of."""
+    if isinstance(run.header, BenchmarkHeader):
+        return f"s for {run.header.work}"
+    return "s/step" if run.lines_of(StepRecord) else "s/epoch" if run.epochs else "s"
+
+
+def timed_works(run: Run) -> Iterator[tuple[str, int, Summary]]:
+    """Yield (form, number of devices, seconds) of whatever a record timed."""
+    if isinstance(run.header, BenchmarkHeader):
+        for arm in arm_times(run):
+            words = f"{arm.name}, {arm.work}".removesuffix(", ").split(", ")
+            counts = [word for word in words if COUNT.fullmatch(word)]
+            row = ", ".join(word for word in words if word not in counts)
+            n = int(counts[0].split()[0]) if counts else 1
+            name = row or run.header.benchmark
+            yield name, n, arm.summary if arm.samples else NOTHING
+    elif run.lines_of(StepRecord):
+        from d2lpar.scaling.model import studies
+        from d2lpar.scaling.result import name_of
+
+        for study in studies([run]):
+            for n, batch in study.records:
+                yield f"{name_of(study)}, batch {batch:,}", n, study.seconds(n, batch)
+    elif run.lines_of(PointRecord):
+        from d2lpar.least_squares.result import seconds_of
+
+        yield run.header.variant, run.header.num_devices, seconds_of(run)
+    elif run.lines_of(TimingRecord):
+        for line in run.lines_of(TimingRecord):
+            name = f"{line.operation}, {line.library}, {line.form}"
+            floor = floor_of(run.header)
+            yield name, len(line.devices), summarize(line.seconds, floor=floor)
+    elif run.epochs:
+        graphs = run.header.gpu_build.get("cuda_graphs")
+        how = {None: "", True: ", CUDA graphs", False: ", no graph"}[graphs]
+        yield run.header.chapter + how, run.header.num_devices, seconds_per_epoch(run)

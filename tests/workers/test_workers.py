@@ -1,0 +1,147 @@
+"""Several workers: parts of a batch, and W workers x D devices equal one device."""
+
+import logging
+import os
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+from support.command import d2lpar
+
+from d2lpar import datasets, lenet, lenet_concise
+from d2lpar.errors import SettingError
+from d2lpar.records import checkpoints, files
+from d2lpar.workers import group
+from d2lpar.workers.group import Workers
+from d2lpar.workers.launch import LaunchError, launch
+
+
+@pytest.mark.slow
+def test_a_launch_keeps_the_record_and_the_checkpoint_of_one_training(tmp_path):
+    """65 images are uneven for two workers; so is the last batch, of one image."""
+    run = ["run", "14", "--data=sample", "--dry-run", "--num-epochs=2", "--lr=0.3"]
+    run += ["--devices=cpu:2", "--global-batch-size=65", "--checkpoint-every=2"]
+    begun = time.monotonic()
+    done = d2lpar("launch", "--workers=2", "--", *run, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert time.monotonic() - begun < 60
+    state = lenet.start(0)
+    data = datasets.load("sample", n_train=130, n_test=64)
+    settings = {"num_epochs": 2, "global_batch_size": 65, "lr": 0.3}
+    train = lenet_concise.train(1, devices="cpu:1", data=data, state=state, **settings)
+    expected = list(train)
+    (path,) = tmp_path.glob("runs/multiple_machines/*/cpu4.jsonl")
+    found = files.read(path)
+    assert (found.header.workers, found.header.servers) == (2, 1)
+    assert found.header.command.startswith("d2lpar launch --workers 2 -- run multiple")
+    losses = [epoch.train_loss for epoch in expected]
+    assert [e.train_loss for e in found.epochs] == pytest.approx(losses, rel=1e-5)
+    accuracies = [epoch.test_acc for epoch in expected]
+    assert [e.test_acc for e in found.epochs] == accuracies
+    saved = checkpoints.load(path.with_suffix(".epoch000002.safetensors"))
+    assert saved.facts == state.facts()
+    for ours, array in zip(saved.tensors.values(), state.tensors().values()):
+        np.testing.assert_allclose(ours, array, rtol=1e-4, atol=1e-6)
+
+
+# Without MXNet: worker 0 or 1 fails, ends or waits for ever, as the words say.
+PROGRAM = """
+import os, sys, time
+role = os.environ["DMLC_ROLE"]
+assert os.environ["DMLC_PS_ROOT_URI"] == "127.0.0.1" and "PS_VERBOSE" not in os.environ
+open(f"{role}-{os.getpid()}", "w").close()
+if role != "worker" or sys.argv[1] == "waits":
+    time.sleep(60)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """A function: launch two workers that end as the word says; their processes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PS_VERBOSE", "2")  # of another cluster
+
+    def started(word):
+        program = [sys.executable, "-S", "-c", PROGRAM, word]
+        launch(program, workers=2, serving=program)
+
+    yield started
+    ids = [int(path.name.partition("-")[2]) for path in tmp_path.iterdir()]
+    assert len(ids) >= 1 and not any(map(psutil.pid_exists, ids))
+
+
+def test_when_the_workers_have_ended_so_have_scheduler_and_server(started):
+    started("0")
+
+
+def test_when_one_fails_the_others_are_ended(started):
+    with pytest.raises(LaunchError, match="worker [01] ended with status 7"):
+        started("7")
+
+
+def test_ctrl_c_ends_all_of_them(started):
+    limit = time.monotonic() + 20
+
+    def interrupt():
+        while len(os.listdir()) < 4 and time.monotonic() < limit:
+            time.sleep(0.02)
+        os.kill(os.getpid(), 2)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        started("waits")
+
+
+class Store(SimpleNamespace):
+    """The key-value store of two workers; the other one always sends the `others`."""
+
+    rank, num_workers, others = 1, 2, 0.0
+
+    def init(self, key, value):
+        assert key not in vars(self)
+        vars(self)[f"key {key}"] = value.shape
+
+    def pushpull(self, key, values, out):
+        total = sum(v.asnumpy() for v in values) + self.others
+        for array in out:
+            array[:] = total
+
+
+@pytest.fixture
+def second(monkeypatch):
+    """Worker 1 of two, whose store is :class:`Store`."""
+    monkeypatch.setattr(group.mx.kv, "create", lambda name: Store())
+    return Workers()
+
+
+def test_parts_of_a_batch_are_those_of_devices(second):
+    assert second.part(slice(10, 15)) == slice(13, 15)
+    assert second.part(slice(10, 11)) == slice(11, 11)  # empty
+
+
+def test_workers_with_other_facts_are_refused(second):
+    with pytest.raises(SettingError, match="workers differ in .*give all the same"):
+        second.check_same("seed 1")
+    second.kvstore.others = np.array(second.total(16 * [0.0]))
+    digest = group.hashlib.sha256(b"seed 1").digest()
+    second.kvstore.others = np.frombuffer(digest, np.uint16).astype("float32")
+    second.check_same("seed 1")
+
+
+def test_a_worker_that_waits_for_others_says_so(monkeypatch, caplog):
+    def create(name):
+        limit = time.monotonic() + 20
+        while not caplog.text and time.monotonic() < limit:
+            time.sleep(0.01)
+        return Store()
+
+    monkeypatch.setattr(group, "SECONDS_IN_SILENCE", 0.05)
+    monkeypatch.setattr(group.mx.kv, "create", create)
+    with caplog.at_level(logging.WARNING, logger="d2lpar"):
+        Workers()
+    assert "waits for the scheduler, the server and the other workers" in caplog.text

@@ -92,8 +92,9 @@ chapter.show(figure, "memory-by-layer")
 # The package counts by the same rule; `d2lpar run NAME --dry-run` prints the estimate.
 # It adds Python and its libraries, the data set, and the gradients of the parameters.
 # It also adds the gradients of the two largest outputs, which the backward pass needs
-# at the same time. The evaluation takes the test images in larger batches and needs two
-# of the largest outputs as well.
+# at the same time. The evaluation takes the test images in larger batches and needs
+# three of the largest outputs. Finally, Python prepares up to 16 batches, and all
+# test images, before the devices have computed the first of them.
 
 # %%
 need = estimate.lenet_need(global_batch_size=256, num_devices=1)
@@ -221,11 +222,10 @@ for folder, kind in (("benchmarks", "cpu"), ("gpus/benchmarks", "gpu")):
 print(f"{sum(r > 1 for r in ratios.values())} of {len(ratios)} are above 1")
 
 # %% [markdown]
-# The estimate is not a bound: some trainings needed more, and large batches on two
-# contexts needed less. It counts outputs that need not be kept, and omits what an
-# algorithm needs. It only shows whether a batch fits with room to spare. The constants
-# for GPUs were fitted to such measurements on an H200, so their agreement proves little
-# about other networks.
+# On cores no training needed more than the estimate, and large batches on two contexts
+# needed a third less. It counts outputs that need not be kept, and on GPUs it omits
+# what an algorithm needs. The constants for GPUs were fitted to such measurements on an
+# H200, so their agreement proves little about other networks.
 #
 # ## Three ways to need less
 #
@@ -298,13 +298,8 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 #
 # Three things could hold memory: the *error*, because its traceback refers to the
 # failed frames and thus to their arrays; *pending work*, which fails in turn; and
-# *pools* of freed memory. `out_of_memory.release` addresses them in this way:
-#
-#     npx.waitall()                                 # pending work
-#     traceback.clear_frames(error.__traceback__)   # the arrays of the failed frames
-#     gc.collect()
-#     mx.gpu(0).empty_cache()                       # the pool of a GPU
-#     ctypes.CDLL("libc.so.6").malloc_trim(0)       # the pool of the C library
+# *pools* of freed memory. The function `release` below addresses them one by one. (On a
+# GPU it would also call `mx.gpu(0).empty_cache()`, for MXNet's own pool.)
 #
 # We need three controls. The first has so high a limit that nothing fails. The second
 # and the third have the limit of `300 * MIB` but do not call `release`. The second
@@ -313,13 +308,31 @@ chapter.answer("% of the outputs kept", 100 * at_once / per_image)
 
 # %%
 AT_THE_LIMIT = """
-import json, sys
-from d2lpar import devices, fashion_sample, lenet
+import ctypes, gc, json, resource, sys, traceback
+from d2lpar import devices, fashion_sample, lenet, mx, npx
 from d2lpar.machine.host import process_status
-from d2lpar.memory.out_of_memory import advice, is_out_of_memory, limited, release
+from d2lpar.memory import estimate
+from d2lpar.memory.out_of_memory import WORDS
 
 limit, keeps_errors, releases = json.loads(sys.argv[1])
 cpu, errors = devices.parse("cpu:1"), []
+
+def wait_for_all():
+    for _ in range(100):  # each wait reports one failed operation
+        try:
+            return npx.waitall()
+        except mx.MXNetError:
+            continue
+
+def release(error=None):
+    wait_for_all()  # pending work keeps arrays until its failure is reported
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)  # the arrays of the failed frames
+        error = error.__cause__ or error.__context__
+    gc.collect()
+    wait_for_all()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # the pool of the C library
+
 sizes = {"n_train": 2_000, "n_test": 200}
 data = fashion_sample(**sizes)
 
@@ -330,22 +343,25 @@ def note(batch, line=""):
     print(json.dumps([batch, line, process_status("VmRSS")]))
 
 train(2_000)  # MXNet enlarges its temporary buffer now
-release(cpu)
+release()
 note(0)
-with limited(limit):
-    for batch in (2_000, 500, 2_000):
-        line = ""
-        try:
-            train(batch)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            if releases:
-                release(cpu, error)
-            line = advice(cpu, batch, running=True, **sizes)
-            if keeps_errors:
-                errors.append(error)
-        note(batch, line)
+most = process_status("VmData") + limit  # of private writable memory
+resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+for batch in (2_000, 500, 2_000):
+    line = ""
+    try:
+        train(batch)
+    except Exception as error:
+        if not (isinstance(error, MemoryError) or WORDS.search(str(error))):
+            raise
+        if releases:
+            release(error)
+        free = estimate.free_memory(cpu)[0] + estimate.PROCESS  # which runs already
+        fitting = estimate.largest_batch(cpu, [free], **sizes)
+        line = f"out of memory; by our estimate a batch of {fitting} fits"
+        if keeps_errors:
+            errors.append(error)
+    note(batch, line)
 """
 
 # %% [markdown]

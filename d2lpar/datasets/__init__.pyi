@@ -13,4 +13,5 @@ from .fashion import to_float as to_float
 from .linear import LinearProblem as LinearProblem
 from .linear import uniform_file as uniform_file
 from .linear import uniform_problem as uniform_problem
+from .punks import FaceData as FaceData
 from .punks import cryptopunks as cryptopunks

@@ -2,7 +2,7 @@
 
 Source: Heusel et al., "GANs Trained by a Two Time-Scale Update Rule Converge to a Local
 Nash Equilibrium" (2017), for the distance; Naeem et al., "Reliable Fidelity and
-Diversity Metrics for Generative Models" (2020), for density and coverage.
+Diversity Metrics for Generative Models" (2020), for the coverage.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy
 
 from d2lpar._mxnet import mx, np, npx
 
-NEIGHBOURS = 5  # k of density and coverage
+NEIGHBOURS = 5  # k of the coverage
 SEED = 7  # of the weights
 # Of convolutions of 3 x 3, each with a relu; their outputs (128, 6, 6) are then
 # averaged over 2 x 2: 1,152 features.
@@ -27,15 +27,12 @@ class Quality:
     """The quality of a set of faces, compared with the same number of real ones.
 
     `frechet` is the squared Fréchet distance of the features: 0 is best. `coverage` is
-    the share of real faces with a generated one among their neighbours, `distinct` that
-    of those nearest to one: both fall when faces are alike. `density`, near 1 for real
-    faces, is how often a face is among a real one's neighbours.
+    the share of real faces with a generated one among their neighbours: it falls when
+    faces are alike.
     """
 
     frechet: float
-    density: float
     coverage: float
-    distinct: float
 
     def as_dict(self) -> dict[str, float]:
         """Return the values by name, rounded, for a record."""
@@ -67,9 +64,14 @@ def features(faces: numpy.ndarray, device: mx.Context) -> numpy.ndarray:
 
 
 class RealFaces:
-    """Features (n, d) of real faces, with which those of other faces are compared."""
+    """Hold the :func:`features` (n, d) of real faces, to judge others by.
+
+    Raises ValueError for faces in their place.
+    """
 
     def __init__(self, real: numpy.ndarray) -> None:
+        if real.ndim != 2:
+            raise ValueError(f"real {real.shape}: write features(faces, device)")
         self.features = real
         gaps = _distances(real, real)
         self._radii = numpy.partition(gaps, NEIGHBOURS, axis=1)[:, NEIGHBOURS]
@@ -78,13 +80,10 @@ class RealFaces:
 
     def quality(self, generated: numpy.ndarray) -> Quality:
         """Return the quality of faces, given their features (m, d)."""
-        gaps = _distances(self.features, generated)
-        inside = gaps < self._radii[:, None]
+        inside = _distances(self.features, generated) < self._radii[:, None]
         return Quality(
             frechet=self.frechet(generated),
-            density=float(inside.sum() / (NEIGHBOURS * len(generated))),
             coverage=float(inside.any(axis=1).mean()),
-            distinct=len(numpy.unique(gaps.argmin(axis=0))) / len(generated),
         )
 
     def frechet(self, generated: numpy.ndarray) -> float:

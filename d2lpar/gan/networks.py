@@ -26,7 +26,7 @@ from d2lpar.lenet.network import cut, pad
 
 Shards = Sequence[np.ndarray]  # one array per busy device
 Z_SHAPE = (16, 3, 3)  # of the noise that becomes one face of the notebook's
-# What keeps a wide discriminator in bounds. Checkpoints hold the index.
+# Normalisations of the wide discriminator; a checkpoint stores the index.
 D_NORMS = ("spectral", "batch", "none", "batch-apart")
 POWER_ITERATIONS = 15  # before the first step; one more in each step
 

@@ -60,8 +60,10 @@ def train(
     check_whole("frames-every", frames_every)
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
-    if not hasattr(data, "X"):
-        raise TypeError(f"data is a {type(data).__name__}: write datasets' faces")
+    if not isinstance(data, punks.FaceData):
+        raise TypeError(
+            f'data is a {type(data).__name__}: write datasets.FaceData(X, "my faces")'
+        )
     check_pixels("faces", data.X, (3, 24, 24))
     if state is None:
         state = start(seed, width, d_norm)

@@ -1,4 +1,4 @@
-"""What a training carries, Adam, and one step: discriminator first, then generator.
+"""The GAN's training state, its Adam, and one step: discriminator, then generator.
 
 Source: the notebook; Goodfellow et al. (GANs, 2014); Kingma and Ba (Adam, 2015).
 """

@@ -1,7 +1,7 @@
 """The memory a training of LeNet needs, estimated from shapes, and what is free for it.
 
-Every layer's output counts. What GPUs need beside was fitted on one H200. The shapes
-are numbers, so that no MXNet is loaded.
+It is a bound on CPUs: every layer's output counts, and the batches that wait. What GPUs
+need beside was fitted on one H200. The shapes are numbers, so that no MXNet is loaded.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from d2lpar.machine.cards import gpu_cards
 from d2lpar.text import byte_size, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
-PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used once
-CUDA_CONTEXT = 880 * 2**20  # with the code of the libraries' kernels, and handles
+PROCESS = 250 * 2**20  # resident with Python, MXNet, and each operator used once
+CUDA_CONTEXT = 850 * 2**20  # with the code of the libraries' kernels, and handles
 WORKSPACES = 1.4  # of the outputs kept, on GPUs: cuDNN's workspaces and MXNet's pool
 EVALUATED = 1000  # samples that are evaluated at once
+IN_FLIGHT = 16  # batches that Python prepares, at most, before the first is computed
 SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 
 # LeNet's, in numbers float32; images are stored as uint8.
@@ -96,17 +97,19 @@ def lenet_need(
     evaluated = -(-min(EVALUATED, n_test) // num_devices)
     largest, outputs = math.prod(LARGEST), FLOAT * samples * KEPT
     data_set, parameters = (n_train + n_test) * PIXELS, FLOAT * PARAMETERS
+    # As float32, before and after dividing by 255, split, and copied to a device.
+    waiting = 4 * min(IN_FLIGHT, -(-n_train // batch))
     items = [
         Item("Python and MXNet", PROCESS, "process"),
         Item("data set", data_set, "process"),
         Item("data set, its copy", data_set, "first device"),
-        # As float32, before and after dividing by 255.
-        Item("batch", 2 * FLOAT * batch * PIXELS, "first device"),
+        Item("batches that wait", waiting * FLOAT * batch * PIXELS, "first device"),
         Item("parameters", parameters, "each device"),
         Item("gradients", parameters, "each device"),
         Item("outputs kept for backward", outputs, "each device"),
         Item("gradients of outputs", FLOAT * samples * 2 * largest, "each device"),
-        Item("evaluation", FLOAT * evaluated * 2 * largest, "each device"),
+        Item("test images", 3 * FLOAT * n_test * PIXELS, "first device"),
+        Item("evaluation", FLOAT * evaluated * 3 * largest, "each device"),
     ]
     if kind == "gpu":
         items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))

@@ -150,8 +150,8 @@ class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
 class FrameRecord(Line, tag="frame", frozen=True):
     """What the generator draws after an epoch (0: before training), as PNGs in base64.
 
-    `fixed` are the faces of `num_fixed` noises that stay the same. `frechet` to
-    `distinct` are a :class:`d2lpar.gan.measures.Quality`; epoch 0 has `references`,
+    `fixed` are the faces of `num_fixed` noises that stay the same. `frechet` and
+    `coverage` are a :class:`d2lpar.gan.measures.Quality`; epoch 0 has `references`,
     those of known sets. The last frame has `samples`, the number of the `nearest` real
     face to each, and its RMS distance in `distances`.
     """
@@ -161,9 +161,7 @@ class FrameRecord(Line, tag="frame", frozen=True):
     num_fixed: int
     num_steps: int
     frechet: float
-    density: float
     coverage: float
-    distinct: float
     references: dict[str, dict[str, float]] = {}
     samples: str = ""
     nearest: list[int] = []

@@ -190,8 +190,8 @@ def test_synchronised_batch_norm_costs_more_than_equal_runs_differ():
     assert not found["gan-wide"][2].is_below(found["gan-wide"][1])  # no speedup
 
 
-def test_an_estimate_of_memory_is_no_bound():
-    """Chapter 11: some trainings needed more, and large batches on contexts less."""
+def test_an_estimate_of_memory_is_a_bound_on_cores():
+    """Chapter 11: large batches on two contexts needed a third less."""
     ratios = {}
     name = "benchmarks/memory.jsonl"
     for run, kind in ((chapter.record(name), "cpu"), (record_of_a_gpu(name), "gpu")):
@@ -201,8 +201,9 @@ def test_an_estimate_of_memory_is_no_bound():
             peak = median(sample.peak_bytes for sample in arm.samples)
             need = estimate.lenet_need(batch, n, **sizes, kind=kind)
             ratios[kind, arm.name, batch] = peak / max(need.by_memory)
-    assert 0.6 < min(ratios.values()) < 0.8 and 1.05 < max(ratios.values()) < 1.2
-    assert min(ratio for key, ratio in ratios.items() if key[0] == "gpu") > 0.95
+    on_cores = [ratio for key, ratio in ratios.items() if key[0] == "cpu"]
+    assert 0.6 < min(on_cores) < 0.7 and max(on_cores) < 1
+    assert all(0.9 < r < 1.15 for key, r in ratios.items() if key[0] == "gpu")
 
 
 def test_what_an_outlier_costs_in_low_precision():

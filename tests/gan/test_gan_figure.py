@@ -16,7 +16,7 @@ PICTURES = ("quality", "strip", "samples", "seconds")
 DRAWN = synthetic_punks(25, seed=99)  # in place of what a generator draws
 DISTANCES = [0.01 * k for k in range(1, 26)]
 REFERENCES = {
-    name: {"frechet": frechet, "coverage": coverage, "density": 1.0, "distinct": 0.5}
+    name: {"frechet": frechet, "coverage": coverage}
     for name, frechet, coverage in (("other real faces", 0.5, 0.97), ("noise", 27, 0.0))
 }
 
@@ -35,9 +35,7 @@ def some_frames(epochs, repeats=1):
             fixed=punks.to_png(punks.sheet(fixed_faces(k), 8)),
             num_fixed=8,
             frechet=40 / (1 + epoch) + repeat,
-            density=0.5,
             coverage=epoch / (1 + epoch),
-            distinct=0.3,
             repeat=repeat,
             references={} if epoch else REFERENCES,
             **(last if epoch == epochs[-1] else {}),

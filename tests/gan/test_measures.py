@@ -28,30 +28,24 @@ def test_the_frechet_distance_is_that_of_its_formula(sets):
     assert measures.RealFaces(a).frechet(a) == pytest.approx(0, abs=1e-6)
 
 
-def test_density_and_coverage_count_neighbours(sets):
-    """By their definitions, a pair at a time."""
+def test_coverage_counts_neighbours(sets):
+    """By its definition, a face at a time."""
     real, generated = sets
-    inside = numpy.zeros((len(real), len(generated)), bool)
-    nearest = set()
-    for i, x in enumerate(real):
+    covered = 0
+    for x in real:
         radius = sorted(numpy.linalg.norm(real - x, axis=1))[measures.NEIGHBOURS]
-        for j, y in enumerate(generated):
-            inside[i, j] = numpy.linalg.norm(x - y) < radius
-    for y in generated:
-        nearest.add(int(numpy.linalg.norm(real - y, axis=1).argmin()))
+        covered += numpy.linalg.norm(generated - x, axis=1).min() < radius
     quality = measures.RealFaces(real).quality(generated)
-    assert quality.density == pytest.approx(inside.sum() / (5 * len(generated)))
-    assert quality.coverage == pytest.approx(inside.any(axis=1).mean())
-    assert quality.distinct == pytest.approx(len(nearest) / len(generated))
+    assert quality.coverage == pytest.approx(covered / len(real))
+    with pytest.raises(ValueError, match=r"real \(2, 3, 24, 24\): write features"):
+        measures.RealFaces(numpy.zeros((2, 3, 24, 24), "uint8"))
 
 
 def test_references_are_in_the_right_order_on_drawn_faces():
-    """Real faces first by every measure that is used; `density` is none of them."""
-    faces = punks.load("synthetic", n_train=1_000).X
-    real = measures.RealFaces(measures.features(faces[:500], CPU))
-    known = measures.references(real, faces[500:], CPU)
+    faces = punks.load("synthetic", n_train=600).X
+    real = measures.RealFaces(measures.features(faces[:300], CPU))
+    known = measures.references(real, faces[300:], CPU)
     best = known.pop("other real faces")
     for other in known.values():
-        assert other.frechet > 5 * best.frechet
-        assert other.coverage < 0.05 < 0.9 < best.coverage
-        assert other.distinct < 0.1 < 0.4 < best.distinct
+        assert other.frechet > 3 * best.frechet
+        assert other.coverage < 0.1 < 0.9 < best.coverage

@@ -260,34 +260,24 @@ def test_a_failed_cholesky_factorisation_is_seen(gpus):
 OUT_OF_MEMORY = """
 from d2lpar._mxnet import mx
 from d2lpar.memory import out_of_memory
-from d2lpar.memory.estimate import free_memory
 
-gpu = mx.gpu(0)
-(before,) = free_memory([gpu])
-
-def fill():
-    held = []
+gpu, held = mx.gpu(0), []
+try:
     for _ in range(10**4):  # 8 GiB each, until there is no more
         held.append(mx.nd.zeros((2**30,), ctx=gpu, dtype="float64"))
         held[-1].wait_to_read()
-
-try:
-    fill()
 except mx.MXNetError as error:
-    out_of_memory.release([gpu], error)
+    assert out_of_memory.WORDS.search(str(error))
     said = str(error).splitlines()[0]
-    print(out_of_memory.advice([gpu], 256, said=said, running=True))
-(after,) = free_memory([gpu])
-print(before - after)
+    print(out_of_memory.advice([gpu], 256, said=said))
 """
 
 
-def test_out_of_memory_is_one_line_and_the_memory_is_released(gpu):
+def test_out_of_memory_is_one_line(gpu):
     """In a process of its own, so that no other test depends on it."""
-    line, missing = python(OUT_OF_MEMORY).splitlines()
+    (line,) = python(OUT_OF_MEMORY).splitlines()
     assert line.startswith(f"out of memory on {gpu} (") and "float32 (256, " in line
     assert f" are free on {gpu}: " in line
-    assert int(missing) < 2**30
 
 
 # Array operations and precisions

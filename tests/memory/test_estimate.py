@@ -1,6 +1,7 @@
 """What a training needs, by hand and against measured processes; what is free, fits."""
 
 import math
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from d2lpar.memory import estimate
 from d2lpar.memory.estimate import free_memory, lenet_need
 from d2lpar.records import files
 from d2lpar.runs import sweep
+from d2lpar.runs.job import KEEP_FREED_MEMORY
 from d2lpar.runs.measure import measure
 from d2lpar.text import byte_size
 
@@ -50,7 +52,9 @@ def test_items_by_hand():
     assert need.largest_size == 4 * 51 * 13520
     assert need.largest.endswith("float32 (51, 20, 26, 26)")
     first, second = need.by_device
-    assert first - second == sizes["data set, its copy"] + sizes["batch"]
+    assert sizes["batches that wait"] == 5 * 4 * 4 * 101 * 784
+    alone = "data set, its copy", "batches that wait", "test images"
+    assert first - second == sum(sizes[name] for name in alone)
     assert need.total == estimate.PROCESS + sizes["data set"] + first + second
     assert need.by_memory == [need.total]
     assert all(item.name in str(need) for item in need.items)
@@ -60,29 +64,38 @@ def test_the_estimate_for_a_gpu_is_near_what_an_h200_took():
     run = files.read(ROOT / "figures/gpus/benchmarks/memory.jsonl")
     for sample in run.lines:
         ratio = sample.peak_bytes / memory_estimate.of_sample(run, sample)
-        assert 0.95 < ratio < 1 / (1 - estimate.SAFETY_MARGIN), sample.batch_size
+        assert 0.9 < ratio < 1 / (1 - estimate.SAFETY_MARGIN), sample.batch_size
 
 
-ONE_THREAD = {"MXNET_CPU_TEMP_COPY": "4", "OMP_NUM_THREADS": "1"}
 PEAK = """
-import sys
-from d2lpar import fashion_sample, lenet, lenet_concise
+import sys, numpy
+from d2lpar import datasets, lenet, lenet_concise
 from d2lpar.machine.host import process_status
-implementation, batch, n_train = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-train = {"scratch": lenet.train, "concise": lenet_concise.train}[implementation]
-data = fashion_sample(n_train, 500)
-list(train(devices="cpu:1", data=data, num_epochs=1, global_batch_size=batch))
+train = {"scratch": lenet.train, "concise": lenet_concise.train}[sys.argv[1]]
+num_devices, batch, *sizes = map(int, sys.argv[2:])
+images, labels = (
+    [numpy.random.randint(0, most, (n, *shape)).astype("uint8") for n in sizes]
+    for most, shape in ((256, (28, 28)), (10, ()))
+)
+data = datasets.ImageData(images[0], labels[0], images[1], labels[1], "random")
+devices = f"cpu:{num_devices}"
+list(train(devices=devices, data=data, num_epochs=1, global_batch_size=batch, lr=0.01))
 print(process_status("VmHWM"))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["scratch", "concise"])
-@pytest.mark.parametrize(("batch", "n_train"), [(64, 640), (512, 2048), (2000, 4000)])
-def test_the_estimate_is_near_what_a_process_takes(implementation, batch, n_train):
-    need = lenet_need(batch, 1, n_train=n_train, n_test=500)
-    peak = int(python(PEAK, implementation, batch, n_train, **ONE_THREAD))
-    assert 0.75 < need.total / peak < 1.3
+@pytest.mark.parametrize("seed", range(8))
+def test_the_estimate_is_a_bound_for_drawn_trainings(seed):
+    """The peak of a process as `d2lpar run` starts it, which keeps freed memory."""
+    rng = random.Random(seed)
+    implementation, num_devices = rng.choice(["scratch", "concise"]), rng.randint(1, 4)
+    batch = int(2 ** rng.uniform(3, 12))
+    n_train, n_test = int(batch * rng.uniform(1, 8)), int(10 ** rng.uniform(2, 4.6))
+    need = lenet_need(batch, num_devices, n_train=n_train, n_test=n_test)
+    job = implementation, num_devices, batch, n_train, n_test
+    peak = int(python(PEAK, *job, **KEEP_FREED_MEMORY))
+    assert 0.5 < peak / need.total < 1, job
 
 
 # What is free

@@ -1,12 +1,9 @@
-"""The line that helps where memory runs out, and the memory that comes back."""
+"""The line that helps where memory runs out."""
 
 import re
-import weakref
 
 import pytest
-from support.command import python
 
-from d2lpar._mxnet import mx, np, npx
 from d2lpar.devices import parse
 from d2lpar.machine import host
 from d2lpar.memory import out_of_memory
@@ -15,17 +12,15 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("words", "found"),
     [
-        (MemoryError(), True),
-        (mx.MXNetError("x\nMXNetError: Failed to allocate CPU Memory"), True),
-        (mx.MXNetError("cuBLAS: CUBLAS_STATUS_NOT_INITIALIZED"), True),
-        (mx.MXNetError("CUDNN_STATUS_BAD_PARAM"), False),
-        (RuntimeError("out of memory of what to say"), False),
+        ("x\nMXNetError: Failed to allocate CPU Memory", True),
+        ("cuBLAS: CUBLAS_STATUS_NOT_INITIALIZED", True),
+        ("CUDNN_STATUS_BAD_PARAM", False),
     ],
 )
-def test_what_is_out_of_memory(error, told):
-    assert out_of_memory.is_out_of_memory(error) is told
+def test_what_is_out_of_memory(words, found):
+    assert (out_of_memory.WORDS.search(words) is not None) is found
 
 
 def test_the_line_names_what_helps(monkeypatch):
@@ -42,46 +37,3 @@ def test_the_line_names_what_helps(monkeypatch):
     assert line(MIB, None).endswith("free: use less data or a smaller batch")
     assert "not even a batch of 1" in line(MIB, 60)
     assert "--global-batch-size" not in line(2**40, 60)
-
-
-def test_an_error_keeps_its_frames_until_it_is_released():
-    def fails():
-        array = np.ones((3, 3))
-        seen.append(weakref.ref(array))
-        raise MemoryError
-
-    seen = []
-    try:
-        fails()
-    except MemoryError as error:
-        kept = error
-    assert seen[0]() is not None
-    out_of_memory.release(parse("cpu:1"), kept)
-    assert seen[0]() is None
-
-
-def test_release_drops_the_errors_of_work_that_failed():
-    no_root = -np.eye(3)
-    failing = [np.linalg.cholesky(no_root)]
-    with pytest.raises(mx.MXNetError):
-        npx.waitall()
-    failing += [np.linalg.cholesky(no_root) for _ in range(3)]
-    out_of_memory.release(parse("cpu:1"))
-    npx.waitall()  # nothing is left to tell
-
-
-def test_a_limit_of_the_process_counts():
-    code = """
-from d2lpar.machine.host import host_memory
-from d2lpar.memory import out_of_memory
-with out_of_memory.limited(50 * 2**20):
-    print(host_memory().free)
-    try:
-        bytearray(100 * 2**20)
-    except MemoryError as error:
-        print(out_of_memory.is_out_of_memory(error))
-print(host_memory().free > 60 * 2**20, len(bytearray(100 * 2**20)))
-"""
-    free, told, *after = python(code).split()
-    assert 40 * MIB < int(free) <= 50 * MIB
-    assert told == "True" and after == ["True", str(100 * MIB)]

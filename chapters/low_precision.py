@@ -220,7 +220,6 @@ measured = measure(
     data=data,
     params=state.params,
     precisions=names,
-    stretch_factor=1,
     calibration_images=400,
     repeats=5,
 )
@@ -434,12 +433,11 @@ if __name__ == "__main__":
     runs = chapter.measure("low_precision", num_devices=1)
 
 # %% [markdown]
-# First check that the machine was idle. The trained, the stretched and the equalised
-# network do the same work, so their three rows of "int8-naive" show how much the speed
-# of this machine varied. Ignore a ratio of two precisions that is closer to 1 than the
-# ratios of these rows. Two precisions differ in speed if the last line says so, and in
-# accuracy by the rule of `2 * sqrt(d)`. The file `results.txt` of the run names the
-# reason for each row without numbers.
+# First check that the machine was idle. Run the cell again: the ratio of two rows of
+# the same precision shows how much the speed of this machine varied. Ignore a ratio of
+# two precisions that is closer to 1. Two precisions differ in speed if the last line
+# says so, and in accuracy by the rule of `2 * sqrt(d)`. The file `results.txt` of the
+# run names the reason for each row without numbers.
 #
 # ## Summary
 #

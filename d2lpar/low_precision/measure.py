@@ -16,15 +16,8 @@ from d2lpar.epochs import check_whole
 from d2lpar.errors import RunError, SettingError
 from d2lpar.lenet import concise
 from d2lpar.lenet.state import setup
-from d2lpar.low_precision.equalize import equalize, stretch
 from d2lpar.low_precision.lowering import lower, weight_bytes
-from d2lpar.records.kinds import (
-    INT8,
-    PRECISIONS,
-    EpochRecord,
-    PrecisionRecord,
-    Weights,
-)
+from d2lpar.records.kinds import PRECISIONS, EpochRecord, PrecisionRecord
 
 WARMUP_PASSES = 2  # INT8 packs its weights in the first
 
@@ -37,7 +30,6 @@ def measure(
     data: datasets.ImageData | None = None,
     params: Sequence[numpy.ndarray] | None = None,
     precisions: Sequence[str] = PRECISIONS,
-    stretch_factor: float = 128,
     per_device_batch_size: int = 200,
     calibration_images: int = 1000,
     repeats: int = 15,
@@ -46,15 +38,13 @@ def measure(
     """Train LeNet in float32, yielding its epochs; then a row for each precision.
 
     `recipe` goes to :func:`d2lpar.lenet.concise.train`; with `params` nothing is
-    trained. INT8 without "channels" follows again with an outlier of `stretch_factor`
-    (none if 1), before and after equalising.
+    trained. What MXNet refuses, or crashes on, is a row that says so.
     """
     devices, data, state = setup(num_devices, devices, seed, data, None)
     for name in precisions:
         if name not in PRECISIONS:
             choices = ", ".join(PRECISIONS)
             raise SettingError(f"precision {name!r}: write one of {choices}")
-    stretch(state.params, stretch_factor)  # raises now what it would raise later
     size, most = per_device_batch_size, len(data.y_train)
     check_whole("per-device-batch-size", size, len(data.y_test))
     check_whole("calibration-images", calibration_images, most)
@@ -65,6 +55,7 @@ def measure(
         yield from concise.train(devices=devices, data=data, state=state, **recipe)
         params = state.params
     task = {
+        "params": params,
         "X": data.X_test,
         "y": data.y_test,
         "y_float32": predictions(params, data.X_test, devices[0]),
@@ -74,31 +65,19 @@ def measure(
         "batch_size": size,
         "repeats": repeats,
     }
-    stretched = stretch(params, stretch_factor)
-    in_int8 = [name for name in INT8 if name in precisions and stretch_factor > 1]
-    networks: dict[Weights, Sequence[numpy.ndarray]] = {
-        "trained": params,
-        "stretched": stretched,
-        "equalised": equalize(stretched),
-    }
-    for weights, values in networks.items():
-        for name in precisions if weights == "trained" else in_int8:
-            job = {**task, "precision": name, "params": values, "weights": weights}
-            try:
-                yield process.answer("d2lpar.low_precision.measure:infer", job)
-            except RunError as error:  # MXNet refused, or crashed
-                yield PrecisionRecord(
-                    precision=name,
-                    weights=weights,
-                    per_device_batch_size=size,
-                    why_not=str(error),
-                )
+    for name in precisions:
+        try:
+            job = {**task, "precision": name}
+            yield process.answer("d2lpar.low_precision.measure:infer", job)
+        except RunError as error:
+            yield PrecisionRecord(
+                precision=name, per_device_batch_size=size, why_not=str(error)
+            )
 
 
 def infer(
     precision: str,
     params: Sequence[numpy.ndarray],
-    weights: Weights = "trained",
     *,
     X: numpy.ndarray,
     y: numpy.ndarray,
@@ -133,7 +112,6 @@ def infer(
     q1, speed, q3 = numpy.percentile(timed, (25, 50, 75))
     return PrecisionRecord(
         precision=precision,
-        weights=weights,
         per_device_batch_size=batch_size,
         test_acc=float((predicted == y).mean()),
         agreement=float((predicted == y_float32).mean()),

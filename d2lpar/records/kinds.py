@@ -229,8 +229,8 @@ class PrecisionRecord(Line, tag="precision", frozen=True):
     """
 
     precision: Literal[PRECISIONS]  # type: ignore[valid-type]
-    weights: Weights
     per_device_batch_size: int
+    weights: Weights = "trained"
     why_not: str = ""
     test_acc: float = 0.0
     agreement: float = 0.0

@@ -321,7 +321,6 @@ def test_a_precision_is_measured_or_refused_for_its_own_reason(gpu):
         devices=[gpu],
         data=datasets.fashion_sample(n_train=100, n_test=100),
         precisions=["float32", "int8-none", "int8-naive"],
-        stretch_factor=1,
         per_device_batch_size=50,
         calibration_images=100,
         repeats=1,

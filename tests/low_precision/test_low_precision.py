@@ -1,7 +1,6 @@
 """Low precision: the conversion, what INT8 changes, and rows for refusals."""
 
 import ctypes
-import pickle
 
 import numpy
 import pytest
@@ -10,10 +9,8 @@ from d2lpar import datasets, lenet, lenet_concise, process
 from d2lpar._mxnet import IS_MXNET_2, lowering_array, lowering_semantics, mx, np
 from d2lpar.devices import names
 from d2lpar.errors import SettingError
-from d2lpar.low_precision.equalize import equalize, stretch
 from d2lpar.low_precision.lowering import lower, to_symbol_block, weight_bytes
 from d2lpar.low_precision.measure import infer, measure, predictions
-from d2lpar.records.files import from_line, to_line
 from d2lpar.records.kinds import EpochRecord, PrecisionRecord
 
 CPU = mx.cpu()
@@ -29,7 +26,7 @@ def data():
 def params(data):
     """A network that has learnt something, from a start off the plateau."""
     state = lenet.start(seed=0, scale=0.1)
-    recipe = {"global_batch_size": 16, "lr": 0.1, "num_epochs": 3}
+    recipe = {"global_batch_size": 16, "lr": 0.1, "num_epochs": 2}
     *_, last = lenet_concise.train(1, devices="cpu:1", data=data, state=state, **recipe)
     assert last.test_acc > 0.5
     return state.params
@@ -85,16 +82,10 @@ def test_the_symbol_block_is_the_block_and_numpys(data, params):
 
 
 def test_semantics_are_as_before_also_after_an_error():
-    def semantics():
-        return mx.util.is_np_array(), mx.util.is_np_shape(), type(np.zeros(()) + 1)
-
-    before = semantics()
-    assert before == (True, True, np.ndarray)
-    with lowering_semantics():
-        assert mx.util.is_np_array() == mx.util.is_np_shape() == IS_MXNET_2
     with pytest.raises(ValueError, match="within"), lowering_semantics():
+        assert mx.util.is_np_array() == mx.util.is_np_shape() == IS_MXNET_2
         raise ValueError("within")
-    assert semantics() == before
+    assert mx.util.is_np_array() and mx.util.is_np_shape()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +95,7 @@ def test_semantics_are_as_before_also_after_an_error():
         # INT8 keeps the convolutions' weights in float32, see weight_bytes
         ("int8-none", 0.93, 2 * PARAMETERS),
         ("int8-naive", 0.95, 2 * PARAMETERS),
-        ("int8-entropy", 0.95, 2 * PARAMETERS),
+        pytest.param("int8-entropy", 0.95, 2 * PARAMETERS, marks=pytest.mark.slow),
         ("int8-channels-naive", 0.95, 4 * PARAMETERS),
     ],
 )
@@ -176,19 +167,25 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def test_refusals_and_crashes_in_their_own_processes_are_rows(data, params):
+def test_a_precision_whose_process_dies_is_a_row(data, params, monkeypatch):
+    answer = process.answer
+    monkeypatch.setattr(process, "answer", lambda *job: answer("os:abort", {}))
+    (row,) = measure(data=data, params=params, precisions=["float16"], **SETTINGS)
+    assert row.why_not.startswith("ended with ") and "\n" not in row.why_not
+    assert (row.precision, row.n, row.supported) == ("float16", 0, False)
+
+
+@pytest.mark.slow
+def test_what_mxnet_refuses_or_crashes_on_is_a_row(data, params):
     """Scales by channel without calibration end in a segmentation fault."""
     precisions = "bfloat16", "float16", "int8-channels-none"
     half, refused, crashed = measure(
-        data=data, params=params, precisions=precisions, stretch_factor=1, **SETTINGS
+        data=data, params=params, precisions=precisions, **SETTINGS
     )
-    assert half.agreement >= 0.97 or half.why_not  # oneDNN needs a CPU with AVX-512
+    # oneDNN needs AVX-512 for bfloat16.
+    assert half.agreement >= 0.97 or "bfloat16" in half.why_not.lower()
     assert "FP16" in refused.why_not and "\n" not in refused.why_not
-    received = pickle.loads(pickle.dumps(refused))  # from the process that measures
-    assert refused.n == 0 and from_line(to_line(received)) == refused
     assert crashed.why_not.startswith("ended with ")
-    assert "\n" not in crashed.why_not
-    assert (crashed.precision, crashed.weights) == ("int8-channels-none", "trained")
 
 
 def test_measure_yields_its_epoch_and_a_row_for_each_precision(data, monkeypatch):
@@ -201,12 +198,9 @@ def test_measure_yields_its_epoch_and_a_row_for_each_precision(data, monkeypatch
     small = data.head(n_train=500, n_test=100)
     precisions = ("float32", "int8-naive")
     lines = list(measure(1, data=small, precisions=precisions, **SETTINGS))
-    assert [type(line) for line in lines] == [EpochRecord] + [PrecisionRecord] * 4
+    assert [type(line) for line in lines] == [EpochRecord] + [PrecisionRecord] * 2
     rows = lines[1:]
-    assert [(row.precision, row.weights) for row in rows] == [
-        ("float32", "trained"), ("int8-naive", "trained"),
-        ("int8-naive", "stretched"), ("int8-naive", "equalised"),
-    ]  # fmt: skip
+    assert [row.precision for row in rows] == list(precisions)
     assert rows[0].agreement == 1 and rows[0].n == 2
     assert rows[0].test_acc == pytest.approx(lines[0].test_acc)
 
@@ -216,35 +210,8 @@ def test_measure_yields_its_epoch_and_a_row_for_each_precision(data, monkeypatch
     [
         ({"precisions": ["float32", "int4"]}, "'int4'"),
         ({"calibration_images": 49}, "calibration-images 49"),
-        ({"stretch_factor": 3}, "stretch 3"),
     ],
 )
 def test_settings_out_of_range_are_refused_before_training(settings, named, data):
     with pytest.raises(SettingError, match=named):
         next(measure(1, data=data, **{**SETTINGS, **settings}))
-
-
-# An outlier
-
-
-def test_an_outlier_costs_int8_its_accuracy_and_equalising_recovers_it(task, params):
-    stretched = stretch(params, 4096)
-    mended = equalize(stretched)
-    X = datasets.to_float(task["X"][:50])
-    expected = numpys_lenet(X, params)
-    numpy.testing.assert_allclose(numpys_lenet(X, stretched), expected, rtol=1e-12)
-    numpy.testing.assert_allclose(
-        numpys_lenet(X, mended), expected, rtol=1e-4, atol=1e-4
-    )
-    before, after = (
-        infer("int8-none", values, **task).agreement for values in (stretched, mended)
-    )
-    assert before < 0.5 and after > 0.9  # of 4096, no step is left
-
-
-def test_a_channel_that_is_not_used_stays_as_it_is(params):
-    unused = [p.copy() for p in params]
-    unused[0][3] = 0
-    equal = equalize(unused)
-    assert all(numpy.isfinite(p).all() for p in equal)
-    assert (equal[2][:, 3] == unused[2][:, 3]).all()

@@ -1,183 +1,240 @@
 # %% [markdown]
-# # What a device is
+# # Devices, copies and queues
 #
-# A program prints "2 devices". Which two are they, and are both busy?
+# In Chapter 1 we sent shards to devices and summed gradients over them. Here we look at
+# what a device is, and at the price of sending numbers to it. Then we can say when a
+# trip to a device pays.
 #
 # ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
 #
-# **In one sentence.** A device is a queue of work, whose number is valid in one process
-# only. We learn whether it is busy by watching it while the program runs.
-#
-# In 2019 the authors of *Dive into Deep Learning* (d2l) timed two GPUs. `nvidia-smi`
-# listed four GPUs, and **two other Python processes** on one of them [1]. Did one of
-# the two timed GPUs also serve these processes?
+# A published set of lecture notes [1] doubles 50,000,000 numbers on a processor and on
+# a T4 GPU. It prints 33.6 ms for the processor and **0.90 ms** for the GPU. We will see
+# why the second number cannot be right, and what is missing in both.
 #
 # Run this chapter as a notebook, or as `python chapters/devices.py`.
 
 # %%
 import time
+from statistics import median
 
-import psutil
+import numpy
 from matplotlib.figure import Figure
 
-from d2lpar import chapter, devices, mx, np, npx, try_gpu
+from d2lpar import chapter, devices, mx, np, npx
 from d2lpar.machine.cards import as_text, machine
+from d2lpar.records.kinds import TimingRecord
+
+print(as_text(machine()))
 
 # %% [markdown]
+# The cell prints a summary of the processor and of every GPU. The *compute capability*
+# of a GPU is the generation of its instructions. A GPU has its own memory, to which
+# data must be copied first. The *link* connects it to the host and to other GPUs. In
+# data-parallel training the gradients cross a link in every step.
+#
 # ## A queue of work
 #
-# MXNet calls a device a *context*. `mx.gpu(0)`, `mx.gpu(1)`, ... are GPUs. `mx.cpu(0)`,
-# `mx.cpu(1)`, ... are queues of work on the host, each with its own threads. Python
-# appends operations to a queue, and background threads execute them. Two devices
-# compute at the same time, because their queues are independent. CPU contexts share the
-# cores and the memory of the host.
-#
-# The next cell prints a summary of the CPU and of every GPU, as `d2lpar doctor` does
-# in a terminal. For a GPU it contains:
-#
-# - **Compute capability**: the generation of a GPU's instructions, for example 7.5 for
-#   a T4 and 9.0 for an H200. A program needs machine code for it. MXNet's official GPU
-#   packages have code for 5.0 to 8.6, which also runs on GPUs of 8.9.
-# - **Memory**: a GPU has its own memory. Data must be copied into it before the GPU can
-#   work on them (Chapter 3).
-# - **Link**: the connection to the host and to other GPUs. NVLink is faster than PCIe.
-#   In data-parallel training the gradients cross a link in every step.
+# MXNet calls a device a *context*. `mx.gpu(0)`, `mx.gpu(1)`, ... are GPUs, and
+# `mx.cpu(0)`, `mx.cpu(1)`, ... are on the host. Each context is a queue. Python appends
+# operations to the queue and goes on, and background threads execute them. Two devices
+# compute at the same time, because their queues are independent. Let us append products
+# of matrices to the queues of one and of two contexts, and see when Python goes on and
+# when the work has finished.
+
 
 # %%
-here = machine()
-print(as_text(here))
+def queue_products(chosen, repeats=20):
+    """Milliseconds until the products are queued, and until they are computed."""
+    arrays = [np.ones((500, 500), ctx=device) for device in chosen]
+    npx.waitall()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        for array in arrays:
+            npx.fully_connected(array, array, no_bias=True, num_hidden=500)
+    queued = time.perf_counter() - start
+    npx.waitall()
+    return 1e3 * queued, 1e3 * (time.perf_counter() - start)
+
+
+two = devices.parse("cpu:2")
+queue_products(two)  # a warm-up
+for chosen in (two[:1], two):
+    queued, computed = queue_products(chosen)
+    print(
+        f"{len(chosen)} context(s): queued in {queued:.1f} ms, done in {computed:.1f}"
+    )
 
 # %% [markdown]
+# Python returns long before the products exist. If two contexts need about as long as
+# one for twice the work, each of them had a core to itself. If they need twice as long,
+# they shared one, as all CPU contexts share the cores and the memory of the host.
+#
 # ## Names
 #
-# The name of a device is easily misread. First, a name may select another device than
-# you expect.
+# `mx.gpu(7)` is only a name. MXNet raises an error when an array is created there.
+# `devices.parse("gpu:8")` checks that the GPUs exist, and `devices.parse("auto")`
+# selects every GPU that MXNet can use, or else one CPU context per core. d2l's
+# `try_gpu(7)` returns the CPU without a warning, so that a timing of "two GPUs" can
+# measure one device.
 #
-# *Predict before you run*: what does d2l's `try_gpu(7)` return on a machine that has no
-# such GPU: "an error", "None", or the name of a device?
+# The numbers of GPUs are relative. The environment variable `CUDA_VISIBLE_DEVICES`
+# lists the GPUs that a process may use, and the process numbers these from 0. With
+# `CUDA_VISIBLE_DEVICES=2,3` the GPU that `nvidia-smi` calls 2 is `mx.gpu(0)`.
+#
+# A context is a queue, so there can be more contexts than cores. Use them to test a
+# program, not to time it:
 
 # %%
-chapter.predict("try_gpu(7) returns", None)  # "an error", "None" or a device
-chapter.answer("try_gpu(7) returns", str(try_gpu(7)))
-print("a name:", mx.gpu(7))
-print("cpu:2:", devices.parse("cpu:2"))
+print("a name:", mx.gpu(7), "and", len(devices.parse("cpu:64")), "contexts")
 print("auto:", ", ".join(map(devices.label, devices.parse("auto"))))
 
 # %% [markdown]
-# Without such a GPU, `try_gpu(7)` returns the CPU. On a machine with one GPU a timing
-# of "two GPUs" then measures a GPU and a CPU, without a warning. `mx.gpu(7)` is only a
-# name. The error comes when an array is created there. In contrast, `devices.parse`
-# checks that a GPU exists. For `auto` it selects every GPU that MXNet can use, or else
-# one CPU context per core.
+# ## There and back
 #
-# Second, numbers are relative. The environment variable `CUDA_VISIBLE_DEVICES` lists
-# the GPUs that a process may use, and the process numbers these GPUs from 0. With
-# `CUDA_VISIBLE_DEVICES=2,3` the GPU that `nvidia-smi` calls 2 is `mx.gpu(0)`. Probably
-# this variable was set in d2l's run, because the program found two of the four GPUs. We
-# do not know which two. Therefore we cannot tell whether one of them also served the
-# other processes.
+# A computation on a GPU needs two extra calls, a copy to the device and a copy back:
 #
-# *Predict before you run*: with `CUDA_VISIBLE_DEVICES=2,0`, which number does
-# `nvidia-smi` have for `mx.gpu(1)`?
+# | | to the device | back to the host |
+# |---|---|---|
+# | PyCUDA | `gpuarray.to_gpu(x)` | `x_device.get()` |
+# | MXNet | `np.array(x, ctx=device)` | `x_device.asnumpy()` |
+# | PyTorch | `torch.from_numpy(x).to(device)` | `x_device.cpu().numpy()` |
+#
+# In this chapter `numpy` is NumPy on the host, and `np` is MXNet's NumPy on a device.
 
 # %%
-chapter.predict("nvidia-smi's number of gpu(1)", None)
-visible = 2, 0  # the GPUs that the process may use, in its order
-chapter.answer("nvidia-smi's number of gpu(1)", visible[1])
+device = devices.parse("auto")[0]
+host_data = numpy.array([1, 2, 3, 4, 5], dtype="float32")
+device_data = np.array(host_data, ctx=device)  # a copy to the device
+device_data_x2 = 2 * device_data  # computed on the device
+x = device_data
+print(*(result.asnumpy() for result in (x + x, x**2, 1 / x, x - x)))
+host_data[0] = 100
+print("on", device_data.ctx, device_data, device_data_x2.asnumpy())  # a copy back
 
 # %% [markdown]
-# Third, several devices may share the same hardware.
+# The device's array still begins with 1, because data move only when we copy them. Both
+# operands of an addition must be on the same device. Copy one of them first,
+# `a.copyto(b.ctx) + b`, as in the all-reduce of Chapter 1.
 #
-# *Predict before you run*: this cell asks for 64 CPU contexts. How many does MXNet
-# create on a machine with two cores?
-
-# %%
-chapter.predict("contexts of cpu:64", None)
-print(f"this process may use {here.cpu.usable_cores} core(s)")
-chapter.answer("contexts of cpu:64", len(devices.parse("cpu:64")))
-
-# %% [markdown]
-# A context is only a queue, so there can be more contexts than cores. Use them to test
-# a program, not to time it, because they share the cores.
+# ## The time of a trip
 #
-# ## Watching
-#
-# A second device helps only if it is busy. The library psutil reports how much time on
-# the cores a process has used. In the cell one context computes sines for a second, and
-# then two contexts do. Each context has one thread here. We therefore expect about 100
-# % of a core for one context, and 200 % for two contexts.
+# How much of a trip is arithmetic? We time the copy to the device, the operation, the
+# copy back, and the same operation in NumPy. We wait before we read the clock, because
+# the call only queues the work.
 
 
 # %%
-def watched(chosen, seconds=1.0, every=0.1):
-    """Per cent of a core, ten times a second, while the devices compute sines."""
-    arrays = [np.ones((1000, 1000), ctx=device) for device in chosen]
-    npx.waitall()
-    process, percents = psutil.Process(), []
-    process.cpu_percent()  # begins to count
-    begin = last = time.perf_counter()
-    while last < begin + seconds:
-        for array in arrays:
-            np.sin(array)
-        npx.waitall()
-        if time.perf_counter() > last + every:
-            percents.append(process.cpu_percent())
-            last = time.perf_counter()
-    return percents
+def trip(device, n=5_000_000, repeats=7):
+    """Double n numbers on the host and on a device: the milliseconds of each part."""
+    x, rows = numpy.random.default_rng(0).random(n, dtype="float32"), []
+    for _ in range(repeats):
+        times = [time.perf_counter()]
+        x_x2 = x * numpy.float32(2)
+        times.append(time.perf_counter())
+        on_device = np.array(x, ctx=device)
+        on_device.wait_to_read()
+        times.append(time.perf_counter())
+        on_device_x2 = on_device * 2
+        on_device_x2.wait_to_read()
+        times.append(time.perf_counter())
+        assert (on_device_x2.asnumpy() == x_x2).all()
+        times.append(time.perf_counter())
+        rows.append(1e3 * numpy.diff(times))
+    return [median(part) for part in zip(*rows[2:])]  # the first two warm up
 
 
-two = devices.parse("cpu:2")  # psutil sees the cores only, not GPUs
-figure = Figure(figsize=(6, 2.4), layout="constrained")
+parts = "NumPy, on the host", "copy to the device", "on the device", "copy back"
+milliseconds = trip(device)
+figure = Figure(figsize=(6, 1.8), layout="constrained")
 axes = figure.subplots()
-for chosen in (two[:1], two):
-    percents = watched(chosen)
-    name = f"{len(chosen)} context(s)"
-    print(f"{name}: {sum(percents) / len(percents):.0f} % of a core")
-    axes.plot(percents, "o-", label=name)
-axes.set(xlabel="tenths of a second", ylabel="% of a core", ylim=(0, None))
-axes.legend()
-chapter.show(figure, "devices-at-work")
+axes.bar_label(axes.barh(parts, milliseconds), fmt="%.1f ms", padding=3)
+axes.invert_yaxis()
+axes.margins(x=0.2)
+chapter.show(figure, "a-trip")
+
+# %% [markdown]
+# A CPU context runs on the same processor as NumPy, so we expect no saving from it. On
+# a GPU the operation itself is much shorter, but the two copies remain.
+#
+# ## A bound
+#
+# The published 0.90 ms can be checked with arithmetic. A T4 reads and writes its memory
+# at 320 GB/s [2]. Each number has 4 bytes, is read once, and is written once. No
+# correct time is below `bytes / bandwidth`, unless the numbers are in a cache.
+#
+# *Predict before you run*: how many milliseconds does a T4 need at least to double
+# 50,000,000 numbers? Replace `None` by your number.
+
+# %%
+chapter.predict("ms that a T4 needs at least", None)
+chapter.answer("ms that a T4 needs at least", 1e3 * 2 * 4 * 50e6 / 320e9)
+
+# %% [markdown]
+# The published time is shorter than this bound. Its clock stopped before the GPU had
+# finished, and both copies are missing.
+#
+# ## Is it worth the trip?
+#
+# Suppose that we compute k operations in a row on the same numbers. The trip pays if
+#
+#     k * (host - device) > copy there + copy back
+#
+# The next cell reads our record of an H200 and its host. We compare the device with the
+# *fastest* library on the host, because a slow one would make any device look good.
+#
+# *Predict before you run*: from how many doublings in a row on does the trip to this
+# H200 pay?
+
+# %%
+chapter.predict("operations for an H200", None)
+ms = {}
+for x in chapter.record("h200/timing/book-gpu1.jsonl").lines_of(TimingRecord):
+    if x.operation in ("x2", "host to device", "device to host"):
+        scale = 200e6 / x.num_bytes if "device" in x.operation else 1  # of 200 MB
+        key = x.operation, x.library, x.form, x.devices[0][:4]
+        ms[key] = 1e3 * median(x.seconds) * scale
+copies = ms["host to device", "MXNet", "np.array", "gpu("]
+copies += ms["device to host", "MXNet", "asnumpy", "gpu("]
+on_gpu = ms["x2", "MXNet", "as written", "gpu("]
+for library in ("NumPy", "PyTorch"):
+    saved = ms["x2", library, "as written", "host"] - on_gpu
+    print(f"{library}: an operation saves {saved:.1f} ms, the trip costs {copies:.1f}")
+chapter.answer("operations for an H200", int(copies // saved) + 1)
 chapter.score()
 
 # %% [markdown]
-# If two contexts use nearly twice as much as one context, they compute side by side. If
-# not, use `top` to find another program that uses the cores, and run the cell again. As
-# long as two contexts do not use more of the cores, they cannot be faster.
+# Therefore bring data to a device once, and leave it there. In training the parameters
+# stay on the device, and each batch stays there through all layers. While the GPU
+# computes, the next batch can be copied from *pinned* memory, which the operating
+# system does not move. (In PyTorch: `DataLoader(..., pin_memory=True)` and
+# `x.to(device, non_blocking=True)`.)
 #
-# While a training runs, `htop` in another terminal shows how busy each core is. For
-# GPUs, `nvidia-smi` prints the processes on each GPU and `GPU-Util`, the share of the
-# recent time in which any kernel ran
-# ([more](../docs/second-gpu.md#look-while-it-runs)). To choose two of several GPUs,
-# take a pair that `nvidia-smi topo -m` marks `NV`, for NVLink.
+# While a training runs, `htop` shows how busy each core is, and `nvidia-smi` how busy
+# each GPU is ([more](../docs/second-gpu.md#look-while-it-runs)).
 #
 # ## Summary
 #
-# > **Takeaway.** If device i is busy for the share `u_i` of the time, k devices
-# > together do the work of at most `u_1 + ... + u_k` devices. CPU contexts together do
-# > at most the work of the cores that the process may use.
-#
-# Ask for devices by a call that fails if they do not exist, and watch a training before
-# you time it. The [appendix](../docs/appendix.md#cores-and-peaks-of-a-card) computes
-# the peak of a GPU from its cores and its clock.
+# > **Takeaway.** A device is a queue of work. A trip to it pays for k operations if
+# > `k * (host - device) > copy there + copy back`. An element-wise operation takes at
+# > least `bytes / bandwidth`, unless the numbers are in a cache.
 #
 # ## Exercises
 #
-# 1. Create an array on a GPU that does not exist: `np.ones(3, ctx=mx.gpu(7))`. *(MXNet
-#    accepts the name `mx.gpu(7)`. It raises an error when it creates the array, and the
-#    message does not mention the number 7. Compare it with the message of
-#    `devices.parse("gpu:8")`.)*
-# 2. Call `watched(devices.parse("cpu:4"))` and compare with two contexts. *(On a
-#    machine with two cores four contexts cannot use more than `2 * 100 %`. More
-#    contexts do not make more cores.)*
-# 3. *On paper.* Two GPUs are busy for 90 % and 40 % of a step. How many times as fast
-#    as one GPU that is always busy can they be? *(At most `0.9 + 0.4 = 1.3` times.)*
-# 4. *On paper.* A T4 has 40 multiprocessors with 64 CUDA cores each. In each cycle of
-#    its clock of 1,590 MHz, every core performs one multiplication and one addition.
-#    What is the T4's peak? *(`2 * 40 * 64 * 1.59e9 = 8.1e12` operations per second, as
-#    in its data sheet.)*
+# 1. Call `trip(device, n)` with n of 1,000, 100,000 and 10,000,000. Which of the four
+#    times grow with n? *(All of them for large n. For 1,000 numbers each time is mostly
+#    a fixed cost, such as the time of a call.)*
+# 2. *On paper.* A network's 129,068 parameters cross a link of 16 GB/s, and each
+#    transfer has a fixed cost of 10 us. How long do they take as one array, and how
+#    long as eight arrays? *(`129068 * 4 / 16e9 = 32 us` for the bytes. One array takes
+#    42 us, and eight arrays take 112 us. Small arrays are therefore sent together.)*
+# 3. *On paper.* A step takes 3 ms on a GPU, and copying its batch takes 1 ms. How long
+#    do 1,000 steps take if each step waits for its copy, and if copies and steps
+#    overlap? *(4,000 ms, and `1 + 1,000 * 3 = 3,001 ms`.)*
+# 4. *Open.* Which of your own programs copies more than it computes?
 #
 # ## Sources
 #
-# - [1] Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
-#   <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>; the listing
-#   is in its run of 5 July 2019, <https://github.com/mli/d2l-1day-notebooks>
+# - [1] Least-squares notes on GPU computing, "Using PyCUDA's gpuarray class" (in
+#   Korean), `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
+# - [2] NVIDIA, "T4 Tensor Core GPU",
+#   <https://www.nvidia.com/en-us/data-center/tesla-t4/>

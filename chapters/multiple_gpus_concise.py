@@ -1,20 +1,10 @@
 # %% [markdown]
 # # Multi-GPU training, concise: Gluon
 #
-# In *Dive into Deep Learning* (d2l) a second GPU made the training of LeNet slower
-# (Chapter 1). In its next section [1] a second GPU makes the training of a larger
-# network faster. Is the network the reason, or the larger batch?
-#
-# ![Time of an epoch of LeNet in Gluon beside PyTorch's loop, JAX and d2l's PyTorch tab,
-# on two cores and on H100s, and by the form of a step](../figures/peers/lenet.png)
-#
-# **In one sentence.** The network is the reason: in our record, two H100 GPUs train
-# ResNet-18 faster than one with the *same* batch of 256 images.
-#
-# The authors of d2l printed 13.2 s per epoch of ResNet-18 on one V100 with batches of
-# 256 images, and **7.3 s on two** with batches of 512 [2]. Both the network and the
-# batch differ from Chapter 1. We change one of them at a time. For this we use Gluon,
-# MXNet's library of layers, which also takes over most of Chapter 1's work:
+# In Chapter 1 we copied parameters, split batches and summed gradients by hand. Gluon,
+# MXNet's library of layers, takes over most of this work. Here we train the same
+# network with it, and check that it makes the same step. Then we meet a layer with
+# which k devices do *not* compute what one device computes.
 #
 # | Chapter 1, by hand | here, Gluon |
 # |---|---|
@@ -24,26 +14,31 @@
 # | `allreduce` of each gradient | a *kvstore*, inside `trainer.step` |
 # | `p -= lr / n * p.grad` | the optimizer, inside `trainer.step(n)` |
 #
+# ![One step on two devices](../docs/drawings/split-allreduce-update.svg)
+#
+# The authors of *Dive into Deep Learning* (d2l) [1] train a larger network here. An
+# epoch of ResNet-18 took them 13.2 s on one V100 GPU, and **7.3 s** on two.
+#
 # Run this chapter as a notebook, or as `python chapters/multiple_gpus_concise.py`.
 
 # %%
 import time
-from statistics import median
-from textwrap import fill, shorten
+
+import numpy
+from matplotlib.figure import Figure
 
 import d2lpar
-from d2lpar import autograd, chapter, devices, gluon, init_lenet, np, npx
+from d2lpar import allreduce, autograd, chapter, devices, gluon, init_lenet, np, npx
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
-GPUS = "gpus"  # the folder of figures/ with the records of two GPUs
 
 # %% [markdown]
 # ## The network, as a block
 #
 # A *block* is a network together with its parameters. `HybridSequential` runs its
-# layers one after the other. A *hybrid* block runs either as Python, operator by
-# operator, or compiled to a graph. We begin with the LeNet of Chapter 1, so that we can
-# compare the numbers.
+# layers one after the other. `initialize` takes a list of devices and makes a copy of
+# every parameter on each of them. When we call `net(X)`, Gluon uses the replica that is
+# on the device of X.
 
 
 # %%
@@ -61,80 +56,44 @@ def lenet():
 
 
 net = lenet()
-for layer in net:
-    print(shorten(str(layer), 88))
-
-# %% [markdown]
-# ## A replica per device
-#
-# `initialize` takes a list of devices and makes a copy of every parameter on each of
-# them.
-#
-# *Predict before you run*: we call `net(X)` with X on the second device. Which replica
-# computes the result, the "first" or the "second"?
-
-# %%
-chapter.predict("replica that computes", None)  # write "first" or "second" for None
-net.initialize(init=d2lpar.mx.init.Normal(sigma=0.01), ctx=two)
-weight = net[0].weight
-print("the first convolution's weight is on", weight.list_ctx())
-first_rows = [data[0, 0, 0] for data in weight.list_data()]
-print("its first row on each:", *first_rows, sep="\n")
-
+net.initialize(ctx=two)
 for device in two:
-    y_hat = net(np.ones((3, 1, 28, 28), ctx=device))
-    print("scores", y_hat.shape, "computed on", y_hat.ctx)
-try:
-    weight.data(d2lpar.mx.cpu(7))
-except RuntimeError as error:
-    print(fill(str(error).splitlines()[0], 88))
-computed = "second" if y_hat.ctx == two[1] else "first"
-chapter.answer("replica that computes", computed)
+    print("scores computed on", net(np.ones((3, 1, 28, 28), ctx=device)).ctx)
 
 # %% [markdown]
-# Gluon uses the replica that is on the same device as X. For a device without a replica
-# it raises an error. All replicas start with the same numbers, because Gluon draws them
-# once and copies them.
-#
-# For the comparison we give the network the parameters of Chapter 1. A `Dense` layer
-# stores its weight as (outputs, inputs), the transpose of Chapter 1's W.
-
+# For the comparison we give every replica the same parameters as in Chapter 1. A
+# `Dense` layer stores its weight as (outputs, inputs), the transpose of Chapter 1's W.
 
 # %%
-def set_params(net, params):
+params = init_lenet(scale=0.1, seed=0)
+
+
+def set_params(net):
     for target, value in zip(net.collect_params().values(), params):
         target.set_data(np.array(value.T if value.ndim == 2 else value))
 
 
-params = init_lenet(scale=0.01, seed=0)
-set_params(net, params)
-b1 = net[0].bias
-print("b1 weight:", b1.list_data()[0])
-print("b1 grad:", b1.list_grad()[0])
-
-# %% [markdown]
-# ## The trainer: all-reduce and update in one call
-#
-# A `Trainer` holds the parameters, the optimizer and a *kvstore* (key-value store), the
-# MXNet component that sums arrays across devices. `trainer.step(n)` pushes the
-# gradients of all devices into the kvstore, pulls their sums, divides by n and updates
-# every replica. We set `update_on_kvstore=False`, so that each device updates its
-# replica, as in Chapter 1.
-
-# %%
-loss = gluon.loss.SoftmaxCrossEntropyLoss()
-trainer = gluon.Trainer(
-    net.collect_params(), "sgd", {"learning_rate": 0.2}, update_on_kvstore=False
-)
-
 # %% [markdown]
 # ## One step
 #
+# A `Trainer` holds the parameters, the optimizer and a *kvstore* (key-value store), the
+# MXNet component that sums arrays across devices. `trainer.step(n)` sums the gradients
+# of all devices, divides by n, and updates every replica. With
+# `update_on_kvstore=False` each device updates its own replica, as in Chapter 1.
+#
 # *Predict before you run*: the batch has 64 images, 32 on each device. Which number
-# must we pass to `trainer.step`, 32 or 64?
+# must we pass to `trainer.step`, 32 or 64? Replace `None` by your number.
 
 
 # %%
+loss = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def trainer_of(net, lr=0.05):
+    rate = {"learning_rate": lr}
+    return gluon.Trainer(net.collect_params(), "sgd", rate, update_on_kvstore=False)
+
+
 def train_batch(X, y, net, devices, trainer):
     X_shards = gluon.utils.split_and_load(X, devices)
     y_shards = gluon.utils.split_and_load(y, devices)
@@ -146,234 +105,132 @@ def train_batch(X, y, net, devices, trainer):
     return losses
 
 
-def replicas(net):
-    """The parameters on each device, as NumPy arrays in Chapter 1's shapes."""
-    arrays = [p.list_data() for p in net.collect_params().values()]
-    hosts = [[a.asnumpy() for a in on_device] for on_device in zip(*arrays)]
-    return [[a.T if a.ndim == 2 else a for a in replica] for replica in hosts]
-
-
 chapter.predict("for trainer.step", None)  # 32 or 64
 X, y = np.random.uniform(size=(64, 1, 28, 28)), np.arange(64) % 10
-losses = train_batch(X, y, net, two, trainer)
-print("losses of the first images:", losses[0][:3])
-
-first, second = replicas(net)
-print("replicas agree:", all((p == q).all() for p, q in zip(first, second)))
-
+set_params(net)
+train_batch(X, y, net, two, trainer_of(net))
 by_hand = [d2lpar.get_params(params, device) for device in two]
-d2lpar.train_batch(X, y, by_hand, two, lr=0.2)
-difference = max(abs(p - q.asnumpy()).max() for p, q in zip(first, by_hand[0]))
-print(f"Gluon against Chapter 1, after a step: {difference:.1e}")
+d2lpar.train_batch(X, y, by_hand, two, lr=0.05)
+for k, replica in enumerate(by_hand):
+    pairs = zip(net.collect_params().values(), replica)
+    gaps = [
+        abs(p.list_data()[k].asnumpy() - (q.T if q.ndim == 2 else q).asnumpy()).max()
+        for p, q in pairs
+    ]
+    print(f"Gluon against Chapter 1 on {two[k]}: {max(gaps):.1e}")
 chapter.answer("for trainer.step", X.shape[0])
 
 # %% [markdown]
 # We pass 64, the size of the *global* batch, because the trainer divides sums over all
-# devices. It cannot check this number. With 64 the parameters equal Chapter 1's up to
-# rounding.
-#
-# In PyTorch, DistributedDataParallel (DDP) does the all-reduce. Each process wraps its
-# replica, `net = DistributedDataParallel(net)`. DDP can start its sums during
-# `backward` (Chapter 7). It averages over the processes, whereas Gluon sums over the
-# devices.
+# devices. It does not know n, so it cannot check this number. In PyTorch,
+# DistributedDataParallel (DDP) does the all-reduce, one process per device. It averages
+# over the processes, whereas Gluon sums over the devices.
 #
 # <!-- fold: teaching/frameworks/pytorch_ddp.py train_batch -->
 #
 # ## Compiled
 #
 # So far, Python has called every operator separately on each device. `hybridize`
-# records the operators once, as a graph, and runs the whole graph from then on. With
-# `static_alloc` and `static_shape` the graph also reserves its memory once, instead of
-# at each call. We time the three forms in turn.
-
+# records the operators once, as a graph. From then on Python makes one call per device,
+# and with static memory the graph reserves its memory once. We train in both forms, in
+# turn, and draw the accuracy.
 
 # %%
-def clock(net, X):
-    """Milliseconds of a forward pass."""
-    net(X)  # a warm-up: hybridize compiles at the first call
-    npx.waitall()
+X_train, y_train, X_test, y_test = d2lpar.datasets.fashion_sample()
+X_train = np.array(X_train[:, None] / 255, dtype="float32")  # (n, 1, 28, 28)
+X_test = np.array(X_test[:, None] / 255, dtype="float32", ctx=two[0])
+y_train = np.array(y_train, dtype="float32")
+
+
+def epoch(net, trainer, batch_size=50):
+    """Train an epoch; return the accuracy on the test images, and the seconds."""
     start = time.perf_counter()
-    net(X)
+    for i in range(0, len(X_train), batch_size):
+        X, y = X_train[i : i + batch_size], y_train[i : i + batch_size]
+        train_batch(X, y, net, two, trainer)
     npx.waitall()
-    return 1e3 * (time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return (net(X_test).argmax(axis=1).asnumpy() == y_test).mean(), seconds
 
 
-forms = {
-    "as Python": {"active": False},
-    "a graph": {},
-    "with static memory": {"static_alloc": True, "static_shape": True},
-}
-for n in (1, 1024):
-    X, found = np.ones((n, 1, 28, 28), ctx=two[0]), {form: [] for form in forms}
-    for _ in range(8):  # in turn, because the speed of a machine drifts
-        for form, how in forms.items():
-            net.hybridize(**how)
-            found[form].append(clock(net, X))
-    print(f"{n} image(s):", end=" ")
-    print(*(f"{form} {median(ms):.2f} ms" for form, ms in found.items()), sep=", ")
-    python, *_, static = found.values()
-    names = "Python", "static memory"
-    print(fill(chapter.verdict(python, static, names, "ms", in_turn=True), 88))
+forms = {"as Python": lenet(), "compiled": lenet()}
+forms["compiled"].hybridize(static_alloc=True, static_shape=True)
+found, trainers = {form: [] for form in forms}, {}
+for form, net in forms.items():
+    net.initialize(ctx=two)
+    set_params(net)
+    trainers[form] = trainer_of(net)
+for _ in range(5):
+    for form, net in forms.items():
+        found[form].append(epoch(net, trainers[form]))
+figure = Figure(figsize=(5, 2.2), layout="constrained")
+axes = figure.subplots()
+for form, line in zip(forms, ("o-", "x--")):
+    axes.plot([accuracy for accuracy, _ in found[form]], line, label=form)
+axes.set(xlabel="epoch", ylabel="test accuracy", xticks=range(5))
+axes.legend()
+chapter.show(figure, "gluon-accuracy")
+python, compiled = ([s for _, s in epochs[1:]] for epochs in found.values())
+names = "an epoch as Python", "a compiled one"
+print(chapter.verdict(python, compiled, names, "s", in_turn=True))
 
 # %% [markdown]
-# The graph removes Python's calls, whose number does not depend on the batch. It should
-# therefore gain most with a small batch. Static memory removes requests for memory,
-# whose size grows with the batch.
+# The curves coincide up to rounding, because both forms compute the same step.
 #
-# ## A larger network
+# ## BatchNorm over shards
 #
-# ResNet-18 needs 456 million multiplications per image in the forward pass, whereas
-# LeNet needs 2.25 million. Python calls a compiled network only once, however many
-# operators it has. A second device therefore mainly costs the all-reduce, which grows
-# with the parameters.
-#
-# We define d2l's network below. By default we use a quarter of its channels, so that it
-# runs on a laptop. With `channels=64` it is d2l's network. The argument F of
-# `hybrid_forward` is the module of operators, for arrays in Python, or for symbols in a
-# compiled graph.
+# *Batch normalisation* subtracts the mean of a batch and divides by its standard
+# deviation. A device sees only its shard, whose mean differs from the mean of the
+# batch. Therefore a network with this layer, such as ResNet-18, computes something else
+# on two devices than on one. To remove the difference, the devices sum the means and
+# then the variances in the forward pass. This takes two more all-reduces.
 
 
 # %%
-class Residual(gluon.nn.HybridBlock):
-    def __init__(self, channels, strides=1):
-        super().__init__()
-        self.body = gluon.nn.HybridSequential()
-        self.body.add(
-            gluon.nn.Conv2D(channels, 3, strides, padding=1),
-            gluon.nn.BatchNorm(),
-            gluon.nn.Activation("relu"),
-            gluon.nn.Conv2D(channels, 3, padding=1),
-            gluon.nn.BatchNorm(),
-        )
-        self.shortcut = gluon.nn.HybridSequential()  # empty: the input itself
-        if strides > 1:
-            self.shortcut.add(gluon.nn.Conv2D(channels, 1, strides))
-
-    def hybrid_forward(self, F, x):
-        return F.npx.relu(self.body(x) + self.shortcut(x))
+def normalise(X_shards, synchronised):
+    """Shards (n, channels) minus the mean, over the standard deviation."""
+    n = [len(X) for X in X_shards]
+    means = [X.sum(axis=0) for X in X_shards]
+    if synchronised:
+        allreduce(means)
+        n = [sum(n)] * len(n)
+    centred = [X - mean / m for X, mean, m in zip(X_shards, means, n)]
+    variances = [(X**2).sum(axis=0) for X in centred]
+    if synchronised:
+        allreduce(variances)
+    return [X / np.sqrt(v / m) for X, v, m in zip(centred, variances, n)]
 
 
-def resnet18(channels=16):
-    net = gluon.nn.HybridSequential()
-    net.add(
-        gluon.nn.Conv2D(channels, 3, padding=1),
-        gluon.nn.BatchNorm(),
-        gluon.nn.Activation("relu"),
-    )
-    for stage in range(4):
-        strides = 1 if stage == 0 else 2
-        net.add(Residual(channels * 2**stage, strides), Residual(channels * 2**stage))
-    net.add(gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(10))
-    return net
-
+X = np.random.normal(size=(64, 20))
+(on_one,) = normalise([X], synchronised=False)
+for synchronised in (False, True):
+    shards = normalise(gluon.utils.split_and_load(X, two), synchronised)
+    on_two = numpy.concatenate([shard.asnumpy() for shard in shards])
+    gap = abs(on_two - on_one.asnumpy()).max()
+    print(f"synchronised={synchronised}: two devices differ by {gap:.1e}")
 
 # %% [markdown]
-# *Predict before you run*: ResNet-18 has 11.2 million parameters, and LeNet has 0.129
-# million. How many times as many multiplications *per parameter* does ResNet-18 need?
-
-# %%
-chapter.predict("times LeNet's multiplications per parameter", None)
-per_parameter = {}
-for name, build, multiplications in (
-    ("LeNet", lenet, 2.25e6),
-    ("ResNet-18", lambda: resnet18(64), 456e6),
-):
-    net = build()
-    net.initialize()
-    net(np.ones((2, 1, 28, 28)))  # infers the shapes
-    learned = [p for p in net.collect_params().values() if p.grad_req != "null"]
-    size = sum(p.data().size for p in learned)
-    per_parameter[name] = multiplications / size
-    print(f"{name}: {size:,} parameters in {len(learned)} arrays,", end=" ")
-    print(f"{per_parameter[name]:.1f} multiplications per parameter")
-ratio = per_parameter["ResNet-18"] / per_parameter["LeNet"]
-chapter.answer("times LeNet's multiplications per parameter", ratio)
-
-# %% [markdown]
-# ResNet-18 needs `456 / 2.25 = 203` times the multiplications, but has only
-# `11.2 / 0.129 = 87` times the parameters. This is 2.3 times as many per parameter, so
-# the computation grows more than the all-reduce. A second device should therefore pay
-# with smaller batches.
-#
-# d2l trains on two devices with twice the batch and twice the learning rate. However,
-# this is a different training, with half the number of steps. We compare equal batches,
-# first on your machine.
-
-
-# %%
-def time_steps(net, num_devices, batch_size, steps=3):
-    """Milliseconds of a step with a compiled network."""
-    chosen = two[:num_devices]
-    trainer = gluon.Trainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.01}, update_on_kvstore=False
-    )
-    X = np.random.uniform(size=(batch_size, 1, 28, 28))
-    y = np.arange(batch_size) % 10
-    train_batch(X, y, net, chosen, trainer)  # a warm-up
-    npx.waitall()
-    start = time.perf_counter()
-    for _ in range(steps):
-        train_batch(X, y, net, chosen, trainer)
-    npx.waitall()
-    return 1e3 * (time.perf_counter() - start) / steps
-
-
-for batch_size in (8, 16):
-    for name, build in (("LeNet", lenet), ("ResNet-18", resnet18)):
-        nets = {n: build() for n in (1, 2)}
-        for n, net in nets.items():
-            net.initialize(init=d2lpar.mx.init.Normal(sigma=0.01), ctx=two[:n])
-            net.hybridize(static_alloc=True, static_shape=True)
-        times = {1: [], 2: []}
-        for _ in range(5):  # in turn
-            for n, net in nets.items():
-                times[n].append(time_steps(net, n, batch_size))
-        names = "on one device", "a step on two"
-        said = chapter.verdict(times[1], times[2], names, "ms", in_turn=True)
-        print(fill(f"batch {batch_size}, {name}: {said}", 88))
-
-# %% [markdown]
-# With a core for each context, the second context should pay for ResNet-18 with a
-# smaller batch than for LeNet. A busy machine is too noisy to show it. (Exercise 2
-# computes it.)
-#
-# ResNet-18 contains batch normalisation, and each device normalises its own shard.
-# Therefore even with equal batches two devices do not compute the step of one device
-# (Chapter 10).
+# By default each device uses the mean of its own shard, in Gluon as in DDP. Both
+# libraries have a `SyncBatchNorm`, whose backward pass communicates as well.
 #
 # ## Network or batch?
 #
-# The table has the seconds of an epoch on one H100 and on two. The first row is LeNet
-# in Gluon with batches of 256 images. The other rows are ResNet-18.
-#
-# *Predict before you run*: what makes the second GPU pay, the "network" or the "batch"?
+# d2l's second GPU lengthened an epoch of LeNet and shortened one of ResNet-18. However,
+# ResNet-18 had twice the batch on two GPUs. Was it the network or the batch? We change
+# one of them at a time. This record has the seconds of an epoch of ResNet-18 on H100s.
 
 # %%
-chapter.predict("network or batch", None)  # write your word for None
-found = chapter.table(
-    f"{GPUS}/peers/custom-gpu2.jsonl",
-    f"{GPUS}/benchmarks/resnet18.jsonl",
-    only=["d2lpar concise", "batch"],
-)
-small, larger = found["batch 256, lr 0.1"], found["batch 512, lr 0.2"]
-more = small[2].median / larger[2].median
-print(f"on two GPUs, the larger batch makes an epoch {more:.1f} times as fast")
-of_network = small[2].is_below(small[1])  # by the rule, with the same batch
-chapter.answer("network or batch", "network" if of_network else "batch")
+found = chapter.table("gpus/benchmarks/resnet18.jsonl", only=["batch"])
 
 # %% [markdown]
-# Only the network differs between the first two rows. With LeNet the rule tells no
-# speedup, and with ResNet-18 the second GPU pays. In the last row each GPU has 256
-# images, as in d2l's run. This larger batch shortens the epoch further, but by a
-# smaller factor than the second GPU does. For LeNet, the batch alone makes a second GPU
-# pay from 2,048 images on (Chapter 6).
+# With the *same* batch of 256 images the second GPU shortens the epoch, so the network
+# is enough. ResNet-18 needs 203 times the multiplications of LeNet per image, and has
+# 87 times the parameters. Therefore the computation grows more than the all-reduce.
 #
 # ## On Fashion-MNIST
 #
-# The package's training, `d2lpar.lenet_concise.train`, adds shuffled batches, uneven
-# shards and checkpoints. On CPU contexts its trainer sums on the host
-# (`kvstore="local"`). On GPUs it sums all gradients as one array and launches each pass
-# as a CUDA graph. The results are equal up to rounding.
+# The package's training adds shuffled batches, uneven shards and checkpoints. Its two
+# rows use the same cores, with one context or two.
 
 # %%
 if __name__ == "__main__":
@@ -382,50 +239,30 @@ if __name__ == "__main__":
 chapter.score()
 
 # %% [markdown]
-# Here, too, one context uses all cores, and two contexts share them.
-#
 # ## Summary
 #
 # > **Takeaway.** `trainer.step(n)` computes `p -= lr / n * (g_1 + ... + g_N)` with the
-# > size n of the global batch. If nothing overlaps, two devices pay as soon as
-# > `compute / 2 > python + all_reduce`, where `compute` is the time of the operators
-# > without Python. A network that computes more per parameter and per call fulfils this
-# > with a smaller batch.
+# > size n of the global batch. N devices compute the step of one device if each layer
+# > processes each image by itself. Batch normalisation does not, unless it is
+# > synchronised.
 #
 # `initialize(ctx=devices)` makes the replicas, and the device of the data selects one.
-# We still split the batch and pass the right n. `hybridize` replaces the calls of all
-# operators by one call.
+# `hybridize` replaces the calls of all operators by one call.
 #
 # ## Exercises
 #
-# 1. Pass `X_shards[0].shape[0]` to `trainer.step` instead of the batch size. *(On two
-#    devices the step is twice as large. There is no error message, but the difference
-#    to Chapter 1 exceeds rounding.)*
-# 2. *On paper.* Neglect Python. ResNet-18 needs 200 times the multiplications of LeNet
-#    per image, and its all-reduce is 87 times as long, if it is proportional to the
-#    number of parameters. The break-even is the batch from which on a second device
-#    pays. By what factor does it shrink? *(Two devices pay if one half of the
-#    computation exceeds the all-reduce. The break-even is therefore proportional to the
-#    all-reduce divided by the computation per image, so it shrinks by `200 / 87 = 2.3`.
-#    If the fixed cost of each sum dominates, the all-reduce grows by `76 / 8 = 9.5`,
-#    the ratio of the numbers of arrays. The break-even then shrinks by
-#    `200 / 9.5 = 21`.)*
-# 3. Train with batches of 65. Then pass `even_split=False` in both calls of
-#    `split_and_load`, and finally train with batches of one image. *(First we get a
-#    ValueError. Then the shards have 33 and 32 images, and the step is right, because
-#    it divides by 65. With one image the second device gets an empty shard, and MXNet
-#    stops with `Check failed: delay_alloc`, which does not name the cause. The
-#    package's `train_batch` skips such a device.)*
-# 4. *On paper.* Four devices have 16 images each, and we call `trainer.step(32)` with a
+# 1. Pass `X.shape[0] // 2` to `trainer.step`. *(The step is twice as large. There is no
+#    error message, but the difference to Chapter 1 exceeds rounding.)*
+# 2. Train with batches of 65, then with `even_split=False` in both calls of
+#    `split_and_load`. *(First we get a ValueError. Then the shards have 33 and 32
+#    images, and the step is right, because it divides by 65.)*
+# 3. *On paper.* Four devices have 16 images each, and we call `trainer.step(32)` with a
 #    learning rate of 0.1. What is the effective learning rate?
 #    *(`0.1 * 64 / 32 = 0.2`.)*
-#
-# **Puzzles.** `python -m d2lpar.puzzles` lists puzzles about the divisor of a step and
-# about uneven shards.
+# 4. *Open.* Where else in a network does an image see the rest of its batch?
 #
 # ## Sources
 #
 # - [1] Zhang et al., *Dive into Deep Learning*, "Concise Implementation for Multiple
-#   GPUs", <https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html>
-# - [2] Li, *Dive into Deep Learning in 1 Day*, notebooks,
-#   <https://github.com/mli/d2l-1day-notebooks>
+#   GPUs", <https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html>;
+#   the times are of <https://github.com/mli/d2l-1day-notebooks>

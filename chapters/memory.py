@@ -65,9 +65,8 @@ def layer(i, h, flat):
 
 
 start = init_lenet(0.1)
-flats = [
-    numpy.concatenate([w.ravel(), b]) for w, b in zip(start[::2], start[1::2])
-]  # of each layer: its weight and bias
+pairs = zip(start[::2], start[1::2])
+flats = [numpy.append(weight, bias) for weight, bias in pairs]  # of each layer
 h = keep(np.zeros((1, 1, 28, 28)))
 for i, flat in enumerate(flats):
     h = layer(i, h, np.array(flat))
@@ -183,16 +182,11 @@ replicas = [get_params(start, device) for device in two]
 for _ in range(3):
     fully_sharded_step(X_shards, y_shards, parts, lr=0.05)
     data_parallel_step(X, y, replicas, two, lr=0.05)
-gaps = []
-for i in range(4):
-    expected = numpy.concatenate(
-        [p.asnumpy().ravel() for p in replicas[0][2 * i :][:2]]
-    )
-    gaps.append(abs(gather(parts, i, two[0]).asnumpy() - expected).max())
-print(f"after 3 steps the parameters differ by {max(gaps):.1e} from data parallelism")
-print(
-    f"each device keeps {sum(p.size for p in parts[0]):,} of {parameters:,} parameters"
-)
+all_reduce, bytes_sent = 2 * 4 * parameters, sum(sent.values()) / 3
+ours = numpy.concatenate([gather(parts, i, two[0]).asnumpy() for i in range(4)])
+expected = numpy.concatenate([p.asnumpy().ravel() for p in replicas[0]])
+print(f"data parallelism differs by {abs(ours - expected).max():.1e} after 3 steps")
+print(f"a device keeps {sum(p.size for p in parts[0]):,} of {parameters:,} parameters")
 
 # %% [markdown]
 # The step is data parallelism's, up to rounding.
@@ -202,8 +196,7 @@ print(
 
 # %%
 chapter.predict("times the bytes of an all-reduce", None)
-all_reduce = 2 * 4 * parameters  # both devices of two together
-chapter.answer("times the bytes of an all-reduce", sum(sent.values()) / 3 / all_reduce)
+chapter.answer("times the bytes of an all-reduce", bytes_sent / all_reduce)
 chapter.score()
 
 # %% [markdown]
@@ -219,14 +212,13 @@ chapter.score()
 
 # %%
 FILL = """
-import gc, resource, psutil
+import resource, psutil
 from d2lpar import np, npx
 
 held = lambda: f"{psutil.Process().memory_info().rss / 2**20:.0f} MiB"
 print("before", held(), end=", ")
-now = psutil.Process().memory_info().vms
-resource.setrlimit(resource.RLIMIT_AS, (now + 2**31, now + 2**31))
-arrays = []
+limit, arrays = psutil.Process().memory_info().vms + 2**31, []
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
     while True:
         arrays.append(np.ones((2**25,)))
@@ -234,7 +226,6 @@ try:
 except Exception as error:
     print(str(error).strip().splitlines()[-1][:80], "at", held(), end=", ")
 arrays.clear()
-gc.collect()
 print("arrays dropped", held())
 """
 done = subprocess.run([sys.executable, "-c", FILL], capture_output=True, text=True)
@@ -258,7 +249,7 @@ print(done.stdout, "exit status", done.returncode)
 # 1. *On paper.* A device has 1 GiB free. For how many images do all outputs of LeNet
 #    fit? *(`2**30 / (4 * 40,370) = 6,649`.)*
 # 2. *On paper.* A model has 7 billion parameters. How many bytes per device do the four
-#    rows of the table need on 8 devices, at 4 bytes per number? *(112, 63, 46 and 14
+#    rows of the table need on 8 devices, at 4 bytes per number? *(112, 63, 38.5 and 14
 #    GB.)*
 # 3. Where would gradient clipping by the norm of the whole gradient go in
 #    `fully_sharded_step`? *(Each device knows only its part of the sums. First the

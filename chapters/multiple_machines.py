@@ -127,7 +127,7 @@ chapter.answer("ms of traffic each way", 2 * 4 * whole.size * 8 / 1e6)
 def gradient(w, rows, y):
     """Summed over all tokens of some rows, and the number of these tokens."""
     tokens, X = rows[:, :1], rows[:, 1:]
-    return 2 * X.T @ (tokens * (X @ w - y)), tokens.sum()
+    return 2 * X.T @ (tokens * (X @ w - y)), max(tokens.sum(), 1)
 
 
 def clip(g, norm):

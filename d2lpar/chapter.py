@@ -135,7 +135,7 @@ def verdict(
     unit: str = "s",
     in_turn: bool = False,
 ) -> str:
-    """Say whether the second is faster than the first, by the rule of Chapter 4.
+    """Say whether the second is faster than the first, by the rule of Chapter 3.
 
     `one` and `two` are times in `unit`, taken by one process in turn (`in_turn`), or
     else by a process each. The rule is :func:`d2lpar.records.comparison.compare`'s.

@@ -110,10 +110,8 @@ def get(name: str) -> Experiment:
             return experiment
     for k, lesson in LESSONS.items():
         if name == lesson or number == str(k):
-            raise SettingError(
-                f"chapter {name}: a lesson without a record of its own; run it: python "
-                f"chapters/{lesson}.py"
-            )
+            script = f"chapters/{lesson}.py"
+            raise SettingError(f"{name} measures by its own cells: python {script}")
     similar = difflib.get_close_matches(name, [*EXPERIMENTS, *LESSONS.values()], 1)
     hint = f"did you mean {similar[0]}?" if similar else "see d2lpar list"
     raise SettingError(f"chapter {name!r}: there is none; {hint}")
@@ -260,7 +258,7 @@ _ALL = (
     LENET,
     Experiment(
         "timing",
-        4,
+        3,
         "Timing devices honestly",
         "times array operations by two clocks",
         presets={
@@ -276,7 +274,7 @@ _ALL = (
     replace(
         LENET,
         name="multiple_gpus_concise",
-        number=5,
+        number=4,
         title="Training on several devices in Gluon",
         about="trains the same network in Gluon",
         measure="d2lpar.lenet.concise:train",
@@ -285,7 +283,7 @@ _ALL = (
     ),
     Experiment(
         "scaling",
-        6,
+        5,
         "When does a second device pay?",
         "times training steps of many batch sizes",
         presets={
@@ -332,7 +330,7 @@ _ALL = (
     ),
     Experiment(
         "least_squares",
-        8,
+        9,
         "Least squares by five methods",
         "solves min ||A x - b||, method by method",
         presets={
@@ -358,7 +356,7 @@ _ALL = (
     ),
     Experiment(
         "least_squares_large",
-        9,
+        14,
         "Least squares larger than memory",
         "solves a system read from disk in blocks",
         presets={
@@ -417,7 +415,7 @@ _ALL = (
     ),
     Experiment(
         "low_precision",
-        12,
+        11,
         "Inference in low precision",
         "infers in bfloat16, float16 and INT8",
         presets={
@@ -439,7 +437,7 @@ _ALL = (
     replace(
         LENET,
         name="multiple_machines",
-        number=14,
+        number=8,
         title="Several machines and a parameter server",
         about="trains LeNet, also on several workers",
         measure="d2lpar.lenet.concise:train",
@@ -449,6 +447,7 @@ _ALL = (
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 # Chapters that measure in their own cells, and leave no record.
-LESSONS = {2: "devices", 3: "arrays", 7: "communication", 11: "memory", 13: "kernels"}
+LESSONS = {2: "devices", 6: "communication", 7: "memory",
+           12: "kernels", 13: "local_sgd"}  # fmt: skip
 # Runs that benchmarks record, by the chapter in their header: benchmarks/gpu_scaling.py
 RECORDED_BY_BENCHMARKS = {"gpu_scaling": "scaling"}

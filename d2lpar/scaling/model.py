@@ -1,6 +1,6 @@
 """When does a second device pay: a study's records, its break-even and its bracket.
 
-With B samples on N devices, for which Python issues work in turn (chapter 6)::
+With B samples on N devices, for which Python issues work in turn (Chapter 5)::
 
     max(N * issue, one(B / N)) <= step <= N * issue + one(B / N) + (N - 1) * exchange
 """

@@ -2,7 +2,7 @@
 
     python teaching/frameworks/worker.py FOLDER
 
-Start it once per worker, beside a scheduler and a server, as Chapter 14 does by
+Start it once per worker, beside a scheduler and a server, as Chapter 8 does by
 :func:`d2lpar.workers.launch.launch`. Writes the sums of all workers' gradients
 to FOLDER/RANK.npz.
 """

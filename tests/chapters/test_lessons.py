@@ -49,77 +49,39 @@ def in_the_kernel(function, job):
 process.answer = in_the_kernel
 """,
 }
-# Sizes in the cells, and smaller ones.
-SMALLER = {
-    "gan": {'"num_epochs": 4': '"num_epochs": 2'},
-    "least_squares_large": {"[40_000, 80_000, 160_000]": "[20_000, 80_000]"},
-    "low_precision": {
-        'datasets.load("sample")': 'datasets.load("sample", n_train=2_000)',
-        "repeats=5,": "repeats=1,",
-    },
-}
 NEED_BOTH_COUNTS = ("timing", "scaling")  # they compare one device with two
 ROUNDING = r"(0\.0e\+00|\d\.\de-(0[6-9]|1\d))"  # of a step, or of ten
 # Results that cells print but do not assert, as patterns, in any order.
 PRINTED = {
     "multiple_gpus": [
-        r"(?s)\[\[1\. 1\.\]\].*\[\[2\. 2\.\]\].*after allreduce:.*\[\[3\. 3\.\]\].*"
-        r"\[\[3\. 3\.\]\]",
-        "(?s)replicas agree: True.*replicas agree: True",
-        f"one device against 2: {ROUNDING}\n",
-        f"ours against the package's: {ROUNDING}\n",
-        "four shards: the trainings end equal",
-        "cpu:2: epoch 1/1, loss",  # with the curves
+        r"(?s)after allreduce:.*\[\[3\. 3\.\]\].*\[\[3\. 3\.\]\]",
+        "replicas agree: True",
+        f"one device to 2: {ROUNDING}, ours to the package's: {ROUNDING}\n",
     ],
+    "devices": ["operations for an H200: 7"],
     "communication": [
-        r"after the reduce:\n\[10( 10){7}\]\n\[2( 2){7}\]\n\[3",
-        r"after the all-reduce:\n(\[10( 10){7}\]\n){4}",
-        r"after the reduce-scatter:\n\[10 10( +1){6}\]\n\[ 2  2 10 10( +2){4}\]",
-        r"after the all-gather:\n(\[10( 10){7}\]\n){4}",
-        r"plain +: 1,032,544 bytes sent per step, m and v take 1,032,544 bytes",
-        f"after 10 steps the parameters differ by {ROUNDING}\n",
-        f"against data parallelism, after 10 steps: {ROUNDING}\n",
-        r"4 devices, ring +: the busiest sends +6,000 bytes",
         r"early sums in groups of 15: 0",
         "one by one: [1-8] of 8 sums",
-        "1,032,544 bytes sent per step, m and v take 516,272 bytes",
+        r"4 devices, ring +: the busiest sends +6,000 of 24,000 bytes",
     ],
     "multiple_gpus_concise": [
-        "replicas agree: True",
-        f"Gluon against Chapter 1, after a step: {ROUNDING}\n",
+        f"Gluon against Chapter 1 on .*: {ROUNDING}\n",
+        r"synchronised=True: two devices differ by \d\.\de-0[5-8]",
     ],
-    "scaling": [
-        "steps on two cores: below, inside or above: above",
-        r"break-even: above [\d,]+(, at most \d+)? images",
-    ],
-    "least_squares": [
-        r"independent +9\.855858 +8\.914526",
-        r"ADMM, 400 rounds: 8\.839786978",
-        r"here: 8\.839787 after 1\d steps",
-        r"d2lpar normal +\de-\d\d +\de-\d\d +\de-(09|10) ",
-    ],
-    "least_squares_large": [r"d2lpar_cgls .* MiB more  82\.197301"],
-    "gan": [
-        r"loss of D: 0\.69\d+, of G: 0\.7\d+",
-        r"normalised over both: differs by \de-0[5-7]",
-        r"the same vectors: (\S+) \1\n +after a step: (\S+) \2 weights apart by 0\.0",
-    ],
+    "gan": [r"loss of D: 0\.69\d+, of G: 0\.7\d+"],
     "memory": [
-        r"40,370 numbers per image, 129,068 parameters",
-        r"(?s)errors kept: .*2000: failed .*500: trained .*errors kept, release: ",
+        r"40,370 numbers per image",
+        rf"data parallelism differs by {ROUNDING}",
+        r"times the bytes of an all-reduce: 1\.50",
+        r"before \d+ MiB, .* at \d{4} MiB, arrays dropped \d+ MiB",
     ],
-    "low_precision": [
-        r"0100000001001001 0000111111011011  ->  3\.140625",
-        r"int8-naive: test acc 0\.\d+, agrees with float32 0\.9\d+",
-    ],
-    "kernels": [
-        r"as the post printed: True",
-        r"my_sgd differs from MXNet.s sgd by at most 0.0\n",
-    ],
+    "low_precision": [r"0100000001001001 0000111111011011  ->  3\.140625"],
+    "kernels": [r"as the post printed: True"],
     "multiple_machines": [
-        r"6 workers: replicas agree True",
-        "sum of the pushes = whole batch: True",
-        r"worker 1: 2 images; its sum is the whole batch.s: True",
+        r"worker 1, images 3 to 4: its sum is \de-0[5-9] from the gradient",
+        r"changes nothing without clipping: E",
+        "B -> .*tokens",
+        "E -> .*clips its own gradient",
     ],
 }
 
@@ -134,7 +96,7 @@ WRITTEN = {
     "multiple_machines": {"cpu2.jsonl"},
     "scaling": {"concise-cpu2.jsonl", "steps.png", "results.txt"},
     **dict.fromkeys(
-        ("least_squares", "least_squares_large"),
+        ("least_squares",),
         {"cgls-cpu2.jsonl", "results.txt"},
     ),
     "gan": {"film.gif", "samples.png"},
@@ -153,9 +115,6 @@ def test_the_cells_of_a_lesson_print_what_they_teach(name, tmp_path):
     counts = "1,2" if name in NEED_BOTH_COUNTS else "2"
     code = BRIEFLY.replace("DATA", repr(offline)).replace("COUNTS", repr(counts))
     code += ALSO.get(name, "")
-    for written, smaller in SMALLER.get(name, {}).items():
-        (cell,) = [cell for cell in notebook.cells if written in cell.source]
-        cell.source = cell.source.replace(written, smaller)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(code))
     TOOLS["execute"](notebook, TOOLS["environment_of"](name, tmp_path), tmp_path)
     assert TOOLS["wrong_with"](notebook) == []

@@ -292,7 +292,7 @@ def name_of(k: int, one: dict, many, flags, rows: Check) -> tuple[str, str, str]
     if in_16_bits(g) and not in_16_bits(ref):
         return "wrong", "half precision", "gradients are summed in 16 bits"
     if "BatchNorm" in flags:
-        why = "each process's BatchNorm has a mean and variance of its own (Chapter 10)"
+        why = "each process's BatchNorm has a mean and variance of its own (Chapter 4)"
         return "unjudged", "another algorithm", why
     if "random numbers" in flags:
         return "unjudged", "", "the model draws random numbers: switch them off"

@@ -56,12 +56,13 @@ def first_steps(
     (STEPS, global_batch_size), int64; "losses" (STEPS,), float64, is the mean over each
     batch before its step. A peer refuses to be timed where a loss differs.
     """
-    from d2lpar import book_lenet, devices, lenet
+    from d2lpar import devices, lenet
     from d2lpar._mxnet import np
-    from d2lpar.parallel import get_params, train_batch
+    from d2lpar.lenet import train_batch
+    from d2lpar.parallel import get_params
 
     one = devices.parse("cpu:1")
-    check = book_lenet.init_lenet(SCALE, seed)
+    check = lenet.init_lenet(SCALE, seed)
     state = lenet.start(seed)
     order = numpy.random.default_rng([seed, 1]).permutation(len(data.y_train))
     index = numpy.resize(order, (STEPS, global_batch_size))

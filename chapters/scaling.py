@@ -24,7 +24,8 @@ from statistics import median
 from textwrap import fill
 
 from d2lpar import chapter, devices, init_lenet, np, npx
-from d2lpar.parallel import allreduce, get_params, train_batch
+from d2lpar.lenet import train_batch
+from d2lpar.parallel import allreduce, get_params
 from d2lpar.records.comparison import compare, summarize
 from d2lpar.scaling.model import studies
 from d2lpar.scaling.result import pays_from, speedups

@@ -14,18 +14,17 @@ from ._mxnet import gluon as gluon
 from ._mxnet import mx as mx
 from ._mxnet import np as np
 from ._mxnet import npx as npx
-from .book_lenet import init_lenet as init_lenet
 from .datasets import fashion_mnist as fashion_mnist
 from .datasets import fashion_sample as fashion_sample
 from .devices import try_all_gpus as try_all_gpus
 from .devices import try_gpu as try_gpu
 from .lenet import evaluate_accuracy as evaluate_accuracy
-from .lenet import local_sgd as local_sgd
+from .lenet import init_lenet as init_lenet
+from .lenet import train_batch as train_batch
 from .parallel import allreduce as allreduce
 from .parallel import get_params as get_params
 from .parallel import sgd as sgd
 from .parallel import split_batch as split_batch
-from .parallel import train_batch as train_batch
 from .step_checks import assert_equal_replicas as assert_equal_replicas
 
 __version__: str

@@ -6,7 +6,7 @@ import math
 import numbers
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -15,7 +15,7 @@ from d2lpar._mxnet import mx, np, npx
 from d2lpar.devices import check_contexts, check_count, parse
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import check_rate, check_unmasked
+from d2lpar.step_checks import check_rate
 from d2lpar.timing import check_clock
 
 BATCHES_IN_FLIGHT = 16  # at most, ahead of the devices: they take memory
@@ -66,31 +66,43 @@ class Epoch:
             "eval_seconds": time.perf_counter() - self._trained,
         }
 
-    def record(
-        self, epoch: int, loss: float, test_acc: float, *, num_samples: int, lr: float
-    ) -> EpochRecord:
-        """Return the epoch's record, or raise :class:`DivergedError`."""
-        times = self.times(num_samples)
-        check_loss(epoch, loss, lr)
-        return EpochRecord(epoch=epoch, train_loss=loss, test_acc=test_acc, **times)
+
+def run(
+    state: Any,
+    num_epochs: int,
+    n: int,
+    lr: float,
+    steps: Callable[[numpy.ndarray], Iterable[Sequence[np.ndarray]]],
+    evaluate: Callable[[], float],
+    params: Callable[[], list[numpy.ndarray]],
+    over_all: Callable[[float], float] = lambda loss: loss,
+) -> Iterator[EpochRecord]:
+    """Train, yielding one record per epoch of n samples.
+
+    ``steps(order)`` takes an epoch's steps and yields the losses of each,
+    ``evaluate()`` returns the test accuracy, and ``params()`` the host parameters, to
+    which `state` advances. `over_all` sums the loss over several processes.
+    """
+    order = state.order(state.epoch + 1, n)
+    for _ in range(num_epochs):
+        epoch, number = Epoch(), state.epoch + 1
+        for losses in steps(order):
+            epoch.add(losses)
+        # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
+        order = state.order(number + 1, n)
+        loss = epoch.end_training(n)
+        loss, accuracy = over_all(loss), evaluate()
+        times = epoch.times(n)
+        check_finite(f"the loss of epoch {number}", [loss], lr)
+        state.finish_epoch(params(), lr)
+        yield EpochRecord(epoch=number, train_loss=loss, test_acc=accuracy, **times)
 
 
-def check_loss(epoch: int, loss: float, lr: float) -> None:
-    """Raise :class:`DivergedError` if the loss of an epoch is not finite."""
-    if not math.isfinite(loss):
-        raise DivergedError(
-            f"training diverged: the loss of epoch {epoch} is {loss}; "
-            f"use a smaller learning rate than {lr:g}"
-        )
-
-
-def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None:
-    """Raise :class:`DivergedError` if the host arrays after an epoch are not finite."""
-    if not all(numpy.isfinite(p).all() for p in params):
-        raise DivergedError(
-            f"training diverged: epoch {epoch} ended with parameters that are not "
-            f"finite; use a smaller learning rate than {lr:g}"
-        )
+def check_finite(name: str, values: Sequence, lr: float | None = None) -> None:
+    """Raise :class:`DivergedError` unless the numbers or host arrays are finite."""
+    if not all(numpy.isfinite(value).all() for value in values):
+        remedy = "" if lr is None else f"; use a smaller learning rate than {lr:g}"
+        raise DivergedError(f"training diverged: {name} is not finite{remedy}")
 
 
 def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndarray]:
@@ -105,7 +117,6 @@ def check_pixels(name: str, X: numpy.ndarray, shape: tuple[int, ...]) -> None:
     """Raise :class:`SettingError` unless X are uint8 images (n, *shape) in 0..255."""
     if not isinstance(X, numpy.ndarray):
         raise SettingError(f"{name} are a {type(X).__name__}: write a NumPy array")
-    check_unmasked(f"the array of {name}", X)
     if X.dtype != numpy.uint8:  # in [0, 1] they would become black
         raise SettingError(f"{name} are {X.dtype}: write uint8 from 0 to 255")
     if X.shape[1:] != shape or len(X) == 0:

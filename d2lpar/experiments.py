@@ -207,7 +207,7 @@ FASHION_MNIST: dict[str, Any] = {
     "load": "d2lpar.datasets.fashion:load",
     "locate": "d2lpar.datasets.fashion:locate",
     "datasets": ("fashion-mnist", "sample"),
-    "header_facts": "d2lpar.lenet:header_facts",
+    "header_facts": "d2lpar.padding:header_facts",
 }
 FEW_IMAGES = {"n_train": 5_000, "n_test": 1_000}
 # A higher rate than the book's: otherwise the first epochs learn nothing.

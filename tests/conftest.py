@@ -6,11 +6,13 @@ import os
 import pickle
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 
 import hypothesis
 import pytest
 from support.command import d2lpar
+from support.places import take
 
 # A shell's background job ignores Ctrl-C, and so would every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -39,6 +41,12 @@ def no_network(monkeypatch):
         return connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", to_loopback)
+
+
+@pytest.fixture(params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def contexts(request):
+    """``contexts(n)``: n CPU contexts, or under `-m gpu` the first n GPUs."""
+    return partial(take, request.param)
 
 
 @pytest.fixture

@@ -144,12 +144,6 @@ def benchmarks() -> Iterator[Part]:
         (Step(f"{same} --out=figures/benchmarks/same_method",
               ("benchmarks/same_method/least_squares.jsonl",)),),
     )  # fmt: skip
-    same_bits = "python benchmarks/same_bits.py"
-    for record, flags, minutes in (
-        ("same_bits", "--rounds 5", 22), ("same_bits_times", "--times --rounds 4", 9)
-    ):  # fmt: skip
-        command = f"{same_bits} {flags} --out=figures/benchmarks"
-        yield Part(record, minutes, (Step(command, (f"benchmarks/{record}.jsonl",)),))
     for name, flags, minutes in (
         ("layers", "--rounds 3", 2),
         ("boosting", "--rounds 3", 1),
@@ -158,7 +152,6 @@ def benchmarks() -> Iterator[Part]:
         ("equivalence", "--rounds 3", 20),
         ("memory", "--rounds 4", 4),
         ("local_steps", "--rounds 5", 6),
-        ("local_sgd", "--seeds 0,1,2,3,4", 12),
         ("own_loop", "--rounds 3 --steps 8", 4),
         ("least_squares", "--rounds 3 --repeats 3", 36),
         ("gan", "--rounds 3 --steps 10", 3),

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import median
 
 import memory_estimate
-import same_bits
 from gallery_pictures import FIGURES, PICTURES, to_accuracy
 from PIL import Image
 
@@ -255,7 +254,9 @@ def _hashes(runs: Runs) -> str:
     """In how many seeds trainings on several numbers of contexts ended equal."""
     rows = []
     for run in runs:
-        ends = same_bits.last_hashes(run)
+        samples = run.lines_of(ArmSample)
+        last = {(x.work, x.round, x.arm): x.params_sha256 for x in samples}
+        ends = {key[:2]: {last[k] for k in last if k[:2] == key[:2]} for key in last}
         for work, same in group(run.lines_of(ArmSample), lambda x: x.work).items():
             by_seed = [hashes for key, hashes in ends.items() if key[0] == work]
             equal = sum(len(hashes) == 1 for hashes in by_seed)

@@ -22,7 +22,7 @@ from d2lpar._mxnet import (
     set_shapes,
 )
 from d2lpar.devices import check_distinct
-from d2lpar.lenet.network import cut, pad
+from d2lpar.padding import cut, pad
 
 Shards = Sequence[np.ndarray]  # one array per busy device
 Z_SHAPE = (16, 3, 3)  # of the noise that becomes one face of the notebook's

@@ -13,7 +13,7 @@ from d2lpar._mxnet import mx, np
 from d2lpar.datasets import punks
 from d2lpar.epochs import (
     Epoch,
-    check_loss,
+    check_finite,
     check_pixels,
     check_settings,
     check_state,
@@ -85,7 +85,7 @@ def train(
             sum(array.asnumpy() for of_step in every for array in of_step)
             for every in zip(*steps)
         )
-        check_loss(state.epoch + 1, float(d_loss + g_loss), lr)
+        check_finite(f"the loss of epoch {state.epoch + 1}", [d_loss + g_loss], lr)
         nets.update(state)
         state.epoch = number = state.epoch + 1
         early = number < frames_every and not number & (number - 1)  # 1, 2, 4, ...

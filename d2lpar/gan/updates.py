@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
-from d2lpar.buckets import flatten, views
+from d2lpar.buckets import views
 from d2lpar.devices import check_contexts
-from d2lpar.epochs import check_params, check_whole
+from d2lpar.epochs import check_finite, check_whole
 from d2lpar.errors import SettingError
 from d2lpar.gan.networks import (
     D_NORMS,
@@ -28,8 +28,9 @@ from d2lpar.gan.networks import (
     init_params,
     new_networks,
 )
-from d2lpar.lenet.network import cut, pad
-from d2lpar.parallel import allreduce
+from d2lpar.on_gpus import flatten
+from d2lpar.padding import cut, pad
+from d2lpar.parallel import allreduce, zero
 
 BETA2, EPSILON = 0.999, 1e-8
 NUM_FIXED = 8  # noises whose faces are drawn all through a training
@@ -172,8 +173,7 @@ class Adam:
     def zero_grad(self) -> None:
         """Set all gradients to 0: devices without faces would keep the last step's."""
         for gradients in zip(*self.gradients):  # those of one device
-            arrays = [g.as_nd_ndarray() for g in gradients]
-            mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
+            zero(gradients)
 
     def step(self, batch_size: int) -> None:
         """Sum the gradients over the devices, and step by the sums / `batch_size`."""
@@ -252,7 +252,8 @@ class Nets:
             )
         ]
         params_G = host_params(self.G, like=state.params_G)
-        check_params(state.epoch + 1, [*params_D, *params_G], self.adam_G.lr)
+        name = f"a parameter after epoch {state.epoch + 1}"
+        check_finite(name, [*params_D, *params_G], self.adam_G.lr)
         state.params_D, state.params_G = params_D, params_G
         state.moments_D = self.adam_D.host_moments(like=state.moments_D)
         state.moments_G = self.adam_G.host_moments(like=state.moments_G)

@@ -1,4 +1,4 @@
-"""LeNet on Fashion-MNIST: from scratch, in Gluon, on several workers, by local SGD."""
+"""LeNet on Fashion-MNIST: from scratch, in Gluon, on several workers."""
 
 import lazy_loader
 

@@ -1,10 +1,9 @@
 from . import concise as concise
-from . import local_sgd as local_sgd
 from . import workers as workers
-from .network import header_facts as header_facts
+from .network import init_lenet as init_lenet
+from .network import lenet as lenet
 from .scratch import evaluate_accuracy as evaluate_accuracy
-from .scratch import lenet as lenet
 from .scratch import train as train
+from .scratch import train_batch as train_batch
 from .state import TrainingState as TrainingState
-from .state import init_lenet as init_lenet
 from .state import start as start

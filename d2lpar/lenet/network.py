@@ -1,19 +1,61 @@
-"""LeNet in Gluon, in the forms that devices train fastest (benchmarks/SPEED.md)."""
+"""LeNet: the book's function of eight parameters, and the same network in Gluon.
+
+Two convolutions, average pooling and two dense layers; weights drawn from N(0, 0.01).
+Source: the book (d2l), "Training on Multiple GPUs".
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy
 
-from d2lpar._mxnet import gluon, gluon_block, np
-from d2lpar.book_lenet import SHAPES, bias_as_weight, padded_bias
-from d2lpar.machine import host
+from d2lpar._mxnet import gluon, np, npx
+from d2lpar.on_gpus import BiasAsWeightConv2D, convolve
+from d2lpar.padding import CHANNELS, lenet_shapes, pad, unpadded
 
-# Channels of the convolutions: the book's, and whole blocks of 8, in which oneDNN
-# computes with AVX2; benchmarks/SPEED.md has what they gain where AVX-512 is missing.
-CHANNELS, IN_BLOCKS = (20, 50), (24, 56)
+SHAPES = (
+    lenet_shapes()
+)  # W1, b1, W2, b2 of convolutions, W3, b3, W4, b4 of dense layers
+
+
+def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
+    """Draw parameters [W1, b1, W2, b2, W3, b3, W4, b4] as host arrays, float32.
+
+    Weights are from N(0, scale), biases 0. They are drawn on the host, because MXNet's
+    random streams depend on the device.
+    """
+    rng = numpy.random.default_rng(seed)
+    return [
+        rng.normal(scale=scale, size=shape).astype(numpy.float32)
+        if len(shape) > 1
+        else numpy.zeros(shape, numpy.float32)
+        for shape in SHAPES
+    ]
+
+
+def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
+    """Return scores (n, 10) of images X (n, 1, 28, 28), computed on their device."""
+    h1 = convolve(X, params[0], params[1])
+    h1 = npx.activation(h1, act_type="relu")  # 3 times as fast on a CPU as npx.relu
+    h1 = npx.pooling(data=h1, pool_type="avg", kernel=(2, 2), stride=(2, 2))
+    h2 = convolve(h1, params[2], params[3])
+    h2 = npx.activation(h2, act_type="relu")
+    h2 = npx.pooling(data=h2, pool_type="avg", kernel=(2, 2), stride=(2, 2))
+    h2 = h2.reshape((h2.shape[0], -1))
+    h3 = npx.activation(dense(h2, params[4], params[5]), act_type="relu")
+    return dense(h3, params[6], params[7])
+
+
+def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Multiply X (n, i) by W (i, o) and add b (o,): the book's ``np.dot(X, W) + b``.
+
+    On a CPU it calls oneDNN: OpenBLAS in MXNet's wheel is slower, and deadlocks when
+    two CPU contexts with more than one thread each call it at the same time.
+    """
+    if X.ctx.device_type == "gpu":
+        return np.dot(X, W) + b
+    return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1], no_bias=False)
 
 
 class LeNet(gluon.nn.HybridSequential):
@@ -46,65 +88,3 @@ def get_host_params(net: LeNet) -> list[numpy.ndarray]:
     """Return the first replica's parameters as host arrays, cut to SHAPES."""
     values = [p.list_data()[0] for p in net.collect_params().values()]
     return unpadded([v.T if v.ndim == 2 else v for v in values])
-
-
-def device_channels(device_type: str) -> tuple[int, int]:
-    """Return LeNet's channels in training on "cpu" or "gpu"; the added ones stay 0."""
-    in_blocks = device_type == "cpu" and host.onednn_has_avx2_only()
-    return IN_BLOCKS if in_blocks else CHANNELS
-
-
-def header_facts(device_type: str) -> dict:
-    """Return what a record's header says of LeNet: channels that are not the book's."""
-    channels = device_channels(device_type)
-    return {} if channels == CHANNELS else {"lenet_channels": channels}
-
-
-def padded(params: Sequence[numpy.ndarray], device_type: str) -> list[numpy.ndarray]:
-    """Enlarge host parameters with zeros to the :func:`device_channels`."""
-    c1, c2 = device_channels(device_type)
-    shapes = (c1, 1, 3, 3), (c1,), (c2, c1, 5, 5), (c2,), (16 * c2, 128), *SHAPES[5:]
-    return [pad(value, shape) for value, shape in zip(params, shapes)]
-
-
-def unpadded(params: Sequence[np.ndarray]) -> list[numpy.ndarray]:
-    """Return a replica's parameters as host arrays, cut to the book's SHAPES."""
-    return [cut(p.asnumpy(), shape) for p, shape in zip(params, SHAPES)]
-
-
-def pad(value: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """Enlarge a host array to `shape` with zeros."""
-    return numpy.pad(value, [(0, n - m) for n, m in zip(shape, value.shape)])
-
-
-def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """Return the part of a larger host array that :func:`pad` was given."""
-    return array[tuple(slice(n) for n in shape)].copy()
-
-
-def in_cuda_graphs() -> bool:
-    """Return whether MXNet launches compiled networks as CUDA graphs."""
-    return os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0")
-
-
-def bias_as_weight_from() -> int:
-    """Return the images per GPU from which a bias is faster as a weight channel."""
-    return 256 if in_cuda_graphs() else 384
-
-
-@gluon_block
-class BiasAsWeightConv2D(gluon.nn.Conv2D):
-    """Gluon's convolution, computed by :func:`bias_as_weight`."""
-
-    def compute(self, F, x, weight, bias):
-        (kernel, _), num_filter = self._kwargs["kernel"], self._kwargs["num_filter"]
-        if in_cuda_graphs():
-            # np.pad reads its widths from host memory, gone when CUDA replays this.
-            rest = F.np.zeros_like(weight[:, :1]).reshape((num_filter, kernel**2))
-            row = F.np.concatenate([bias.reshape((num_filter, 1)), rest[:, 1:]], axis=1)
-            taps = row.reshape((num_filter, 1, kernel, kernel))
-        else:
-            taps = padded_bias(F.np, bias, kernel)
-        x, weight = bias_as_weight(F.np, x, weight, taps)
-        shape = {"kernel": (kernel, kernel), "num_filter": num_filter}
-        return self.act(F.npx.convolution(x, weight, no_bias=True, **shape))

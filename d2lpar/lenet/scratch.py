@@ -6,25 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy
 
-from d2lpar import datasets
-from d2lpar._mxnet import mx, np
-from d2lpar.book_lenet import lenet
+from d2lpar import datasets, epochs, parallel
+from d2lpar._mxnet import gluon, mx, np
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.datasets.fashion import check_scaled, to_float
-from d2lpar.devices import check_contexts, for_chunks
-from d2lpar.epochs import Epoch, batch_slices, check_settings, on_device
-from d2lpar.errors import DivergedError
-from d2lpar.lenet.network import padded, unpadded
+from d2lpar.devices import check_contexts
+from d2lpar.lenet.network import lenet
 from d2lpar.lenet.state import TrainingState, setup
-from d2lpar.parallel import (
-    allreduce_in_tree,
-    busy,
-    pushed_together,
-    split_batch,
-    train_batch,
-)
+from d2lpar.padding import padded, unpadded
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.step_checks import as_array, check_classes, check_dtype
+from d2lpar.step_checks import as_array, check_classes, check_dtypes
+
+softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
+softmax_cross_entropy.hybridize()  # one call from Python instead of five
 
 
 def train(
@@ -37,7 +31,6 @@ def train(
     seed: int = 0,
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
-    same_bits: bool = False,
 ) -> Iterator[EpochRecord]:
     """Train from scratch, yielding one record per epoch.
 
@@ -46,31 +39,59 @@ def train(
     every epoch; None starts from `seed`. Raises :class:`SettingError`,
     :class:`DeviceError`, and :class:`DivergedError` after an epoch whose loss or
     parameters are not finite; the `state` stays as before it.
-
-    `same_bits` trains a replica for each of a batch's 8 chunks: no bit depends on the
-    number of devices, on GPUs with the variables of `d2lpar run --deterministic`.
     """
-    check_settings(global_batch_size, lr, num_epochs)
+    epochs.check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
-    n = len(data.y_train)
-    X, y, X_test, y_test = on_device(data, devices[0])
-    params, step = padded(state.params, devices[0].device_type), BUCKETS
-    if same_bits:
-        devices, step = for_chunks(devices), {**BUCKETS, "reduce": allreduce_in_tree}
+    X, y, X_test, y_test = epochs.on_device(data, devices[0])
+    params = padded(state.params, devices[0].device_type)
     replicas = [Bucket(params, device) for device in devices]
-    for _ in range(num_epochs):
-        epoch = Epoch()
-        order = np.array(state.order(state.epoch + 1, n), dtype="int32", ctx=devices[0])
-        with pushed_together(devices[0]):
-            for X_batch, y_batch in datasets.batches(X, y, global_batch_size, order):
-                losses = train_batch(X_batch, y_batch, replicas, devices, lr, **step)
-                epoch.add(losses)
-        loss = epoch.end_training(n)
+    options = {"net": lenet, "loss": softmax_cross_entropy, **BUCKETS}
+
+    def steps(order):
+        order = np.array(order, dtype="int32", ctx=devices[0])
+        for batch in datasets.batches(X, y, global_batch_size, order):
+            yield parallel.train_batch(*batch, replicas, devices, lr, **options)
+
+    def evaluate():
         copies = [replica.copies() for replica in replicas]
-        acc = accuracy(X_test, y_test, copies, devices)
-        record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
-        state.finish_epoch(unpadded(replicas[0]), lr)
-        yield state.with_sha256(record) if same_bits else record
+        return accuracy(X_test, y_test, copies, devices)
+
+    yield from epochs.run(
+        state, num_epochs, len(data.y_train), lr, steps, evaluate,
+        params=lambda: unpadded(replicas[0]),
+    )  # fmt: skip
+
+
+def train_batch(
+    X: np.ndarray,
+    y: np.ndarray,
+    device_params: Sequence[Sequence[np.ndarray]],
+    devices: Sequence[mx.Context],
+    lr: float,
+    *,
+    net: Callable = lenet,
+    loss: Callable = softmax_cross_entropy,
+    **options: Callable,
+) -> list[np.ndarray]:
+    """Take the step of :func:`d2lpar.parallel.train_batch`, by default of LeNet.
+
+    `options` are its `reduce` and `update`. LeNet takes images X (n, 1, 28, 28), and
+    raises ValueError for other shapes, and for pixels on the host that are NaN or above
+    1; pixels on a device are not read.
+    """
+    if net is lenet:
+        check_images(X, (1, 28, 28))
+    return parallel.train_batch(
+        X, y, device_params, devices, lr, net=net, loss=loss, **options
+    )
+
+
+def check_images(X, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless X are images (n, *shape), those on the host up to 1."""
+    if X.shape[1:] != shape:
+        raise ValueError(f"X {X.shape}: LeNet takes images (n, {str(shape)[1:-1]})")
+    if isinstance(X, numpy.ndarray):
+        check_scaled(X)
 
 
 def evaluate_accuracy(
@@ -100,14 +121,11 @@ def evaluate_accuracy(
     if X.ndim == 0 or y.shape != X.shape[:1] or X.size == 0:
         raise ValueError(f"X {X.shape}, y {y.shape}: write samples (n, ...), y (n,)")
     if net is lenet:
-        if X.shape[1:] != (28, 28):
-            raise ValueError(f"X {X.shape}: LeNet takes images (n, 28, 28)")
-        check_scaled(X)
+        check_images(X, (28, 28))
     if X.ndim != 3 and device_params[0]:
-        check_dtype(X.dtype, device_params[0][0].dtype)
+        check_dtypes(X, y, device_params[0][0])
     arrays = [p.asnumpy() for params in device_params for p in params or ()]
-    if not all(numpy.isfinite(array).all() for array in arrays):
-        raise DivergedError("training diverged: a parameter is not finite")
+    epochs.check_finite("a parameter", arrays)
     return accuracy(X, y, device_params, devices, net=net, batch_size=batch_size)
 
 
@@ -122,10 +140,9 @@ def accuracy(
 ) -> float:
     """Do the work of :func:`evaluate_accuracy`, whose arguments are checked."""
     hits = []
-    for part in batch_slices(len(y), batch_size):
-        X_batch = to_float(X[part]) if X.ndim == 3 else X[part]
-        y_batch = y[part]
-        shards = split_batch(X_batch, y_batch, busy(devices, X_batch))
+    for part in epochs.batch_slices(len(y), batch_size):
+        X_batch, y_batch = to_float(X[part]) if X.ndim == 3 else X[part], y[part]
+        shards = parallel.split_batch(X_batch, y_batch, devices[: len(y_batch)])
         for X_k, y_k, params in zip(*shards, device_params):
             scores = net(X_k, params)
             y_hat = scores.argmax(axis=1).astype("int32")

@@ -10,11 +10,10 @@ import numpy
 
 from d2lpar import datasets, process
 from d2lpar._mxnet import lowering_array, lowering_semantics, mx, np
-from d2lpar.book_lenet import lenet
 from d2lpar.devices import Device, contexts
 from d2lpar.epochs import check_whole
 from d2lpar.errors import RunError, SettingError
-from d2lpar.lenet import concise
+from d2lpar.lenet import concise, lenet
 from d2lpar.lenet.state import setup
 from d2lpar.low_precision.lowering import lower, weight_bytes
 from d2lpar.records.kinds import PRECISIONS, EpochRecord, PrecisionRecord

@@ -8,8 +8,8 @@ import numpy
 
 from d2lpar import timing
 from d2lpar._mxnet import mx, np
-from d2lpar.book_lenet import SHAPES
 from d2lpar.errors import first_line
+from d2lpar.padding import lenet_shapes
 from d2lpar.parallel import allreduce, shares
 from d2lpar.records.kinds import AllReduceRecord
 
@@ -98,9 +98,10 @@ def time_all(
 
     `in_steps` is the variant and number of arrays with which a training sums them.
     """
-    flat = [(sum(int(numpy.prod(shape)) for shape in SHAPES),)]
-    for shapes in (*([(size // 4,)] for size in sizes), flat, SHAPES):
-        of_gradients = shapes in (flat, SHAPES)
+    gradients = lenet_shapes()
+    flat = [(sum(int(numpy.prod(shape)) for shape in gradients),)]
+    for shapes in (*([(size // 4,)] for size in sizes), flat, gradients):
+        of_gradients = shapes in (flat, gradients)
         rng = numpy.random.default_rng(0)
         host = [[rng.random(s, dtype="float32") for s in shapes] for _ in devices]
         for name, make in VARIANTS.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy
 
-from d2lpar import book_lenet, datasets, epochs
+from d2lpar import datasets, epochs, lenet
 from d2lpar._mxnet import mx
 from d2lpar.errors import SettingError
 from d2lpar.records.kinds import AllReduceRecord, StepRecord
@@ -58,7 +58,7 @@ def study(
     ]
 
     def build(group: Sequence[mx.Context], per_device: int) -> step.Training:
-        params = book_lenet.init_lenet(seed=seed)
+        params = lenet.init_lenet(seed=seed)
         return step.IMPLEMENTATIONS[implementation](params, group, per_device, copies)
 
     def ready(group: Sequence[mx.Context], size: int) -> tuple[step.Training, Iterator]:

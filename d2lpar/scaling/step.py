@@ -6,7 +6,6 @@ In Gluon the split cuts row numbers; the forward pass takes the rows.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +14,14 @@ from typing import Union
 
 import numpy
 
-from d2lpar import book_lenet, datasets, parallel
+from d2lpar import datasets, lenet, parallel
 from d2lpar._mxnet import autograd, mx, np, npx
-from d2lpar.buckets import Bucket, BucketTrainer, allreduce_buckets, update_bucket
+from d2lpar.buckets import Bucket, allreduce_buckets, update_bucket
 from d2lpar.epochs import BATCHES_IN_FLIGHT, Epoch, batch_slices
 from d2lpar.lenet import concise as lenet_concise
-from d2lpar.lenet import network
-from d2lpar.parallel import pushed_together
+from d2lpar.lenet.scratch import softmax_cross_entropy
+from d2lpar.on_gpus import BucketTrainer
+from d2lpar.padding import lenet_channels, lenet_shapes, padded
 from d2lpar.records.kinds import PARTS
 
 SPLIT, FORWARD, BACKWARD, ALL_REDUCE, UPDATE = PARTS
@@ -46,12 +46,8 @@ class FromScratch:
     ) -> None:
         self.devices, self.learning_rate = devices, 0.0
         self._X, self._y = copies[0]
-        params = network.padded(params, devices[0].device_type)
+        params = padded(params, devices[0].device_type)
         self.replicas = [Bucket(params, device) for device in devices]
-
-    def pushing(self) -> contextlib.AbstractContextManager:
-        """Return the context in which training takes all steps of an epoch."""
-        return pushed_together(self.devices[0])
 
     def set_learning_rate(self, lr: float) -> None:
         """Take later steps with this learning rate."""
@@ -68,12 +64,12 @@ class FromScratch:
             X_shards, y_shards = parallel.split_batch(X, y, self.devices[: len(X)])
             if upto == SPLIT:
                 return [*X_shards, *y_shards]
-            with pushed_together(self.devices[0]), autograd.record():
+            with autograd.record():
                 return [
-                    parallel.softmax_cross_entropy(book_lenet.lenet(X_k, params), y_k)
+                    softmax_cross_entropy(lenet.lenet(X_k, params), y_k)
                     for X_k, y_k, params in zip(X_shards, y_shards, self.replicas)
                 ]
-        return parallel.train_batch(
+        return lenet.train_batch(
             X,
             y,
             self.replicas,
@@ -95,7 +91,7 @@ class Concise:
         copies: Sequence[Sequence[np.ndarray]],
     ) -> None:
         self.devices, self._copies = devices, copies[: len(devices)]
-        channels = network.device_channels(devices[0].device_type)
+        channels = lenet_channels(devices[0].device_type)
         self.net, self._trainer, loss = lenet_concise.build(
             params, devices, 0.0, per_device_batch_size, channels
         )
@@ -106,10 +102,7 @@ class Concise:
     def all_reduce(self) -> tuple[str, int]:
         if isinstance(self._trainer, BucketTrainer):
             return "kvstore device", 1
-        return "kvstore local", len(book_lenet.SHAPES)
-
-    def pushing(self) -> contextlib.AbstractContextManager:
-        return contextlib.nullcontext()
+        return "kvstore local", len(lenet_shapes())
 
     def batches(self, orders: Sequence[np.ndarray], batch_size: int) -> Iterator[tuple]:
         orders = orders[: len(self.devices)]
@@ -150,15 +143,14 @@ def sample(
     training.set_learning_rate(LR)
     epoch = Epoch()  # waits for the devices
     begin = issued = time.perf_counter()
-    with training.pushing():
-        for number, batch in enumerate(itertools.islice(batches, steps), 1):
-            results = training.step(batch, upto)
-            if upto == SPLIT:
-                epoch.keep_pace(results[-1:])
-            else:
-                epoch.add(results)
-            if number <= BATCHES_IN_FLIGHT:
-                issued = time.perf_counter()
+    for number, batch in enumerate(itertools.islice(batches, steps), 1):
+        results = training.step(batch, upto)
+        if upto == SPLIT:
+            epoch.keep_pace(results[-1:])
+        else:
+            epoch.add(results)
+        if number <= BATCHES_IN_FLIGHT:
+            issued = time.perf_counter()
     npx.waitall()
     end = time.perf_counter()
     return (end - begin) / steps, (issued - begin) / min(steps, BATCHES_IN_FLIGHT)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from d2lpar import autograd, gluon, mx, np, npx
-from d2lpar.book_lenet import init_lenet
-from d2lpar.parallel import get_params, split_batch, train_batch
+from d2lpar.lenet import init_lenet, train_batch
+from d2lpar.parallel import get_params, split_batch
 from d2lpar.records.atomic import cell_output, replacing
 
 SUMS = ("CopyCPU2CPU", "_npi_add")  # what an all-reduce does

@@ -1,13 +1,11 @@
 """Every workload on one GPU, on two, and on a CPU; memory that runs out; precisions."""
 
-import functools
-import json
-
 import numpy
 import pytest
 from support.command import python
+from support.places import take
 
-from d2lpar import datasets, experiments, gan, lenet, lenet_concise
+from d2lpar import datasets, experiments, gan
 from d2lpar._mxnet import mx
 from d2lpar.datasets import punks
 from d2lpar.devices import Device
@@ -18,8 +16,8 @@ from d2lpar.runs import job, sweep
 
 pytestmark = pytest.mark.gpu
 
-RECIPE = {"global_batch_size": 32, "lr": 0.02}
 CLOSE = 1e-4  # relative, of float32 without TF32
+DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
 
 
 def distance(a, b):
@@ -29,52 +27,7 @@ def distance(a, b):
     )
 
 
-# LeNet
-
-
-@pytest.fixture(scope="module")
-def data():
-    """Three batches of 32 and one of 5."""
-    return datasets.fashion_sample(n_train=101, n_test=30)
-
-
-def epochs(workload, contexts, data, count=2, state=None):
-    state = lenet.start(0, scale=0.1) if state is None else state
-    records = list(
-        workload.train(
-            devices=contexts, data=data, num_epochs=count, state=state, **RECIPE
-        )
-    )
-    return records, state
-
-
-@pytest.fixture(scope="module")
-def on_the_cpu(data):
-    return functools.cache(lambda: epochs(lenet, [mx.cpu(0)], data))
-
-
-@pytest.mark.parametrize("workload", [lenet, lenet_concise])
-def test_lenet_trains_as_on_a_cpu(workload, gpus, data, on_the_cpu):
-    records, state = epochs(workload, gpus, data)
-    expected, expected_state = on_the_cpu()
-    for record, other in zip(records, expected):
-        assert record.train_loss == pytest.approx(other.train_loss, rel=CLOSE)
-        assert abs(record.test_acc - other.test_acc) < 0.05  # one image of 30
-    assert distance(state.params, expected_state.params) < 10 * CLOSE
-
-
-@pytest.mark.parametrize("workload", [lenet, lenet_concise])
-def test_a_checkpoint_goes_from_gpus_to_the_cpu_and_back(workload, gpus, data):
-    """An epoch on the GPUs, one on the CPU, one on a GPU again: three on one GPU."""
-    state = lenet.start(0, scale=0.1)
-    for contexts in (gpus, [mx.cpu(0)], gpus[-1:]):
-        _, state = epochs(workload, contexts, data, 1, state)
-        assert all(type(p) is numpy.ndarray for p in state.params)
-        facts = json.loads(json.dumps(state.facts()))
-        state = lenet.TrainingState.restore(state.tensors(), facts)
-    _, expected = epochs(workload, gpus[:1], data, 3)
-    assert state.epoch == expected.epoch == 3
-    assert distance(state.params, expected.params) < 10 * CLOSE
+# LeNet; the tests of CPUs with `contexts` compare it
 
 
 @pytest.mark.parametrize("chapter", ["multiple_gpus", "multiple_gpus_concise"])
@@ -82,8 +35,8 @@ def test_deterministic_repeats_are_equal_to_the_bit(
     chapter, gpus, tmp_path, monkeypatch
 ):
     """Two processes, large enough batches for another order of sums to show."""
-    monkeypatch.setenv("MXNET_ENFORCE_DETERMINISM", "1")
-    monkeypatch.setenv("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
+    for name, value in DETERMINISTIC.items():
+        monkeypatch.setenv(name, value)
     repeated = job.Job(
         experiment=experiments.get(chapter),
         preset="quick",
@@ -116,12 +69,12 @@ for epoch in lenet_concise.train(
 
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("per_device", [96, 400])
-def test_cuda_graphs_compute_the_same_bits(take, per_device, n):
+def test_cuda_graphs_compute_the_same_bits(per_device, n):
     """With biases as biases, and as weights; the last batch of an epoch is smaller."""
-    take(n)
+    take("gpu", n)
     printed = []
     for graphs in "01":
-        environment = {"MXNET_ENABLE_CUDA_GRAPHS": graphs, **job.DETERMINISTIC}
+        environment = {"MXNET_ENABLE_CUDA_GRAPHS": graphs, **DETERMINISTIC}
         printed.append(python(GRAPHS, n * per_device, n, **environment).splitlines())
     assert len(printed[0]) == 3 and printed[0] == printed[1]
 

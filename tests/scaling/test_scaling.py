@@ -3,13 +3,14 @@
 import numpy
 import pytest
 
-from d2lpar import book_lenet, buckets, datasets, devices, lenet
+from d2lpar import buckets, datasets, devices, lenet
 from d2lpar._mxnet import mx, np
-from d2lpar.buckets import BucketTrainer
 from d2lpar.epochs import on_device
 from d2lpar.errors import SettingError
 from d2lpar.lenet import concise as lenet_concise
 from d2lpar.lenet import network
+from d2lpar.on_gpus import BucketTrainer
+from d2lpar.padding import unpadded
 from d2lpar.records import files
 from d2lpar.records.kinds import PARTS, AllReduceRecord, StepRecord
 from d2lpar.scaling import allreduce, measure, step
@@ -29,7 +30,7 @@ def new_training(make, num_devices, params=None):
     chosen = devices.parse(f"cpu:{num_devices}")
     train_set = DATA.X_train, DATA.y_train
     copies = [on_device(train_set, device) for device in chosen]
-    params = book_lenet.init_lenet() if params is None else params
+    params = lenet.init_lenet() if params is None else params
     rng = numpy.random.default_rng([0, 1])  # the first epoch's with seed 0
     order = rng.permutation(64).astype("int32")
     orders = [np.array(order, dtype="int32", ctx=device) for device in chosen]
@@ -39,7 +40,7 @@ def new_training(make, num_devices, params=None):
 def params_of(training):
     """The parameters as host arrays."""
     if isinstance(training, step.FromScratch):
-        return network.unpadded(training.replicas[0])
+        return unpadded(training.replicas[0])
     return network.get_host_params(training.net)
 
 
@@ -72,7 +73,7 @@ def test_the_studys_steps_leave_the_trainings_parameters(make, train, n):
 @pytest.mark.parametrize("make", step.IMPLEMENTATIONS.values())
 def test_a_step_ends_after_the_named_part(make):
     """Only the whole step updates; after the all-reduce all gradients are the sum."""
-    training, orders = new_training(make, 2, book_lenet.init_lenet(0.1))
+    training, orders = new_training(make, 2, lenet.init_lenet(0.1))
     training.set_learning_rate(0.1)
     before = params_of(training)
     batch = next(training.batches(orders, 13))

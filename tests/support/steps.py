@@ -1,14 +1,14 @@
 """Steps of LeNet from scratch, in buckets and in Gluon, and distances of their ends.
 
-Without PyTorch, d2l and hypothesis, so that tests/gpu can use them beside any MXNet.
+Without PyTorch and d2l, so that GPU tests can use them beside any MXNet.
 """
 
 import numpy
 
-from d2lpar import init_lenet
+from d2lpar import init_lenet, train_batch
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.lenet import concise as in_gluon
-from d2lpar.parallel import get_params, train_batch
+from d2lpar.parallel import get_params
 
 # At 0.2 the recipe's first steps are chaotic in float32: a difference in the last bit
 # grows a thousandfold in 20 steps; benchmarks/equivalence.py shows it.
@@ -42,15 +42,14 @@ def buckets(contexts, n, steps):
 
 
 def concise(contexts, n, steps):
-    distinct = list(dict.fromkeys(contexts))  # of chunks, on which devices take turns
-    net, trainer, loss = in_gluon.build(params_of(), distinct, LR)
+    net, trainer, loss = in_gluon.build(params_of(), contexts, LR)
     for X, y in some_batches(n, steps):
         in_gluon.train_batch(X, y, net, contexts, trainer, loss=loss)
     per_param = [p.list_data() for p in net.collect_params().values()]
     hosts = [[replica.asnumpy() for replica in replicas] for replicas in per_param]
     return [
         [values[k].T if values[k].ndim == 2 else values[k] for values in hosts]
-        for k in range(len(distinct))
+        for k in range(len(contexts))
     ]
 
 

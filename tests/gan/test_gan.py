@@ -404,9 +404,7 @@ def test_an_epoch_takes_every_face_once_in_an_order_of_its_own(faces):
 def test_what_diverges_says_so(faces):
     state = gan.start(0)
     state.params_D[-1][0] = numpy.nan
-    with pytest.raises(
-        DivergedError, match="epoch 1 is not finite.* 0.0001"
-    ):
+    with pytest.raises(DivergedError, match="epoch 1 is not finite.* 0.0001"):
         list(gan.train(1, devices="cpu:1", num_epochs=1, data=faces, state=state))
     assert state.epoch == 0 and state.num_steps == 0
 

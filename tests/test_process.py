@@ -87,15 +87,18 @@ def test_a_time_out_ends_the_process():
     assert time.monotonic() - begin < 20
 
 
-def test_a_closed_iterator_lets_the_process_tidy_up(script, tmp_path):
-    call = script("""
+@pytest.mark.parametrize("waits", ["time.sleep(60)", "yield process.TURN"])
+def test_a_closed_iterator_lets_the_process_tidy_up(script, tmp_path, waits):
+    """While it works, and while it waits for its turn."""
+    call = script(f"""
         import pathlib, time
+        from d2lpar import process
         from d2lpar.errors import raising_interrupts
         def work(path):
             with raising_interrupts():
                 try:
                     yield "begun"
-                    time.sleep(60)
+                    {waits}
                 except KeyboardInterrupt:
                     pathlib.Path(path).write_text("tidy")
                     raise
@@ -103,6 +106,8 @@ def test_a_closed_iterator_lets_the_process_tidy_up(script, tmp_path):
     path = tmp_path / "tidied"
     lines = process.results(call("work"), {"path": str(path)}, seconds_to_stop=20)
     assert next(lines) == "begun"
+    if "TURN" in waits:
+        assert next(lines) is process.TURN
     begin = time.monotonic()
     lines.close()
     assert path.read_text() == "tidy" and time.monotonic() - begin < 20

@@ -153,21 +153,9 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
     from d2lpar.records import atomic, files
     from d2lpar.records.kinds import group
 
-    sweeps = group([files.read(path) for path in records], files.sweep_of)
-    planned: dict[Path, list] = {}
-    for (_, chapter, recipe), runs in sweeps.items():
-        to = atomic.output_folder(out) / chapter / recipe
-        shown = {run.path.resolve() for run in runs}
-        there = {path.resolve() for path in files.finished_in(to)}
-        if to in planned or there - shown:
-            other = planned[to][0].path if to in planned else min(there - shown)
-            raise SettingError(
-                f"{runs[0].path} and {other}: their pictures would have the same "
-                f"names, in {to}; give --out, and draw them one after the other"
-            )
-        planned[to] = runs
-    for to, runs in planned.items():
-        for path in draw(runs, to):
+    runs = [files.read(path) for name in records for path in files.found(name)]
+    for (_, chapter, recipe), same in group(runs, files.sweep_of).items():
+        for path in draw(same, atomic.output_folder(out) / chapter / recipe):
             click.echo(printable(str(path)))
 
 

@@ -16,7 +16,7 @@ from d2lpar import chapter, devices, experiments, verify
 from d2lpar.cli import doctor, main
 from d2lpar.errors import SettingError
 from d2lpar.experiments import EXPERIMENTS, LESSONS, get
-from d2lpar.machine import host
+from d2lpar.machine import cards, host
 from d2lpar.records import files
 from d2lpar.records.kinds import Run
 from d2lpar.runs import child, measure
@@ -174,6 +174,11 @@ def test_what_the_user_set_in_the_environment_is_part_of_recipe_and_header(
     data = experiments.load(job.experiment.load)(**{**job.data, "n_train": 60})
     head = child.header_of(job, devices.contexts(job.devices), data)
     assert head.settings["environment"] == changed
+    # A chapter's own value differs from the default that we set before MXNet's import.
+    for name in (*users, *changed):
+        monkeypatch.delenv(name, raising=False)
+    host.set_defaults(host.ENGINE_DEFAULTS)
+    assert plan("gan", data="synthetic", out=tmp_path)[0] == "quick,synthetic"
 
 
 @pytest.mark.parametrize("seeds", [-1, "", "0,0", "0,x", 1.0, [1, -2], 2**31])
@@ -241,6 +246,8 @@ def test_no_command_cuts_a_word(columns, here, monkeypatch, tmp_path):
         files.write(path, run.header, run.lines)
         runs.append(files.read(path))
     monkeypatch.setattr(measure.sweep, "sweep", lambda *args: runs)
+    here_now = cards.machine()  # whose free memory would change between two calls
+    monkeypatch.setattr(cards, "machine", lambda: here_now)
     monkeypatch.setattr(doctor, "check_training", lambda: doctor.Check("ok", "a", "b"))
     check = Check("gradients", "right", 12 * "they are summed, not averaged; ")
     monkeypatch.setattr(verify, "verify", lambda *args, **how: [check])

@@ -300,11 +300,6 @@ def test_a_wide_table_has_80_columns_on_a_terminal_and_loses_no_cell():
     ]
 
 
-@pytest.mark.parametrize("table", [Table(), Table(["net"], [["MLP"]])])
-def test_a_table_without_rows_or_numbers_has_lines_too(table):
-    assert table.in_lines() == str(table)
-
-
 def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path):
     for recipe in ("quick", "quick,lr=0.1"):
         folder = tmp_path / "multiple_gpus" / recipe

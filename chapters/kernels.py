@@ -11,8 +11,7 @@
 # error, and prints **ten zeros**. What went wrong?
 #
 # You need no GPU: the same source also runs on CPU contexts, compiled by a C++ compiler
-# of the system (or of `pip install -e '.[kernels]'`). Run this extra as a notebook, or
-# as `python chapters/kernels.py`.
+# of the system. Run this extra as a notebook, or as `python chapters/kernels.py`.
 
 # %%
 import math

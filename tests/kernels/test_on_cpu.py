@@ -1,7 +1,6 @@
 """The compiler of kernels on CPU contexts, and the cache of what it compiled."""
 
 import stat
-import sys
 
 import pytest
 
@@ -37,38 +36,18 @@ def test_a_kernel_is_compiled_once_for_its_content(counting_compiler):
     assert len(list(on_cpu.cache_folder().iterdir())) == 2
 
 
-def test_compilers_are_looked_for_in_turn(monkeypatch, tmp_path):
-    monkeypatch.delenv("CXX", raising=False)
+@pytest.mark.parametrize("cxx", ["no-such-compiler -O1", ""])
+def test_a_missing_compiler_is_named(monkeypatch, tmp_path, cxx):
+    monkeypatch.setenv("CXX", cxx)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(on_cpu.importlib.util, "find_spec", lambda name: "ziglang")
-    assert on_cpu.compiler() == [sys.executable, "-m", "ziglang", "c++"]
-    monkeypatch.setattr(on_cpu.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(KernelError, match=r"no C\+\+ compiler.*-e .\.\[kernels\]"):
-        load("x[0] = 4;")
-    monkeypatch.setenv("CXX", "no-such-compiler -O1")
-    with pytest.raises(KernelError, match="CXX=no-such-compiler -O1"):
+    name = cxx.partition(" ")[0] or r"c\+\+"
+    with pytest.raises(KernelError, match=rf"no C\+\+ compiler {name}, .*CXX"):
         load("x[0] = 4;")
 
 
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        ("#!/bin/sh\nexit 5\n", "does not compile: .*cxx ended with status 5"),
-        ("#!/no/such/shell\n", "compiler .*cxx: No such file.*another in CXX"),
-        ("#!/bin/sh\nexit 0\n", r"\.so: file too short; delete this file"),
-    ],
-)
-def test_a_compiler_that_compiles_nothing_is_named(monkeypatch, tmp_path, script, says):
-    (tmp_path / "cxx").write_text(script)
+def test_a_compiler_that_dies_without_a_word_is_named(monkeypatch, tmp_path):
+    (tmp_path / "cxx").write_text("#!/bin/sh\nexit 5\n")
     (tmp_path / "cxx").chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
-    for _ in range(2):  # what is in the cache now explains itself, too
-        with pytest.raises(KernelError, match=says):
-            load("x[0] = 5;")
-
-
-def test_a_quotation_mark_alone_in_cxx_is_named(monkeypatch):
-    monkeypatch.setenv("CXX", "g++ '-O1")
-    with pytest.raises(KernelError, match="CXX=g.. '-O1: No closing quotation"):
-        load("x[0] = 6;")
+    with pytest.raises(KernelError, match="does not compile: .*ended with status 5"):
+        load("x[0] = 5;")

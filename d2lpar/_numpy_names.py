@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from collections.abc import Callable
 
 import numpy
 
@@ -31,6 +30,7 @@ RENAMED = {
     "trapz": "trapezoid",
     "round_": "round",
 }
+# MXNet lists them at its import; they left NumPy in 1.20, and nothing replaces them.
 FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate")
 
 
@@ -46,7 +46,7 @@ def restore_numpy_names() -> None:
         numpy.ravel(a), *args, **options
     )
     names["compat"] = types.SimpleNamespace(basestring=str)  # asked for by mx.np.pad
-    names |= {name: _left_numpy(name) for name in FINANCIAL}
+    names |= dict.fromkeys(FINANCIAL)
     for name, value in names.items():
         # Not hasattr: NumPy answers for some removed names, but warns.
         if name not in have:
@@ -71,13 +71,3 @@ def write_numbers_plainly() -> None:
         module = sys.modules.get(f"mxnet._ctypes.{name}")
         if module:
             setattr(module, "str", as_text)  # noqa: B010  (mypy knows no such name)
-
-
-def _left_numpy(name: str) -> Callable:
-    def gone(*args, **kwargs):
-        raise NotImplementedError(
-            f"numpy.{name} left NumPy in 1.20; pip install numpy-financial has it"
-        )
-
-    gone.__name__ = name
-    return gone

@@ -107,8 +107,6 @@ def read(app, docname, source):
         source[0] = nbformat.writes(cells)
     else:
         source[0] = offer_programs(one_line_alts(source[0]))
-        if docname.startswith("docs/verify"):
-            source[0] = fold_tables(source[0])
         if docname == "docs/players":
             app.env.note_dependency(TRACE)
             player = "<!-- the step player -->"
@@ -147,18 +145,6 @@ steps.
 <div class="bracket-calculator" data-records='{json.dumps(buttons)}'><noscript>With
 JavaScript sliders stand here, which draw the bracket of N devices.</noscript></div>
 """
-
-
-def fold_tables(text):
-    """Fold the tables of more than six rows; GitHub's page shows them unfolded."""
-
-    def folded(table):
-        heads = html.escape(", ".join(table[1].split("|")).strip())
-        summary = f"<summary>Table of {table[2].count(chr(10))} rows: {heads}</summary>"
-        return f"<details>{summary}\n\n{table[0]}\n</details>\n"
-
-    table = re.compile(r"^\|(.*)\|\n\|[-|]+\|\n((?:\|.*\n){7,})", re.MULTILINE)
-    return table.sub(folded, text)
 
 
 def step_player():

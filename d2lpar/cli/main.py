@@ -5,7 +5,6 @@ An error is one line on stderr and an exit code; docs/troubleshooting.md lists t
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -17,7 +16,7 @@ from pathlib import Path
 import click
 
 from d2lpar import __version__
-from d2lpar.cli.options import CONTEXT, GAN, OUT, PATH, POSITIVE, RUN, InGroups
+from d2lpar.cli.options import CONTEXT, GAN, OUT, PATH, RUN, InGroups
 from d2lpar.errors import D2lparError, RecordError, SettingError, raising_interrupts
 from d2lpar.experiments import EXPERIMENTS, LESSONS, draw, get, result
 from d2lpar.text import duration, filled, plain_table, printable
@@ -161,84 +160,16 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
 
 @d2lpar.command(
     short_help="Judge a data-parallel step of your own.",
-    epilog="Exit status: 0 right, 1 wrong, 2 it cannot be judged. See docs/verify.md.",
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
 )
-@click.argument(
-    "path",
-    metavar="[STEP.py]",
-    required=False,
-    type=click.Path(exists=True, dir_okay=False),
-)
-@click.option(
-    "--run", "command", help="Command of a whole PyTorch program on one process."
-)
-@click.option(
-    "--with",
-    "replaced",
-    default="",
-    help="Arguments that several processes have instead, such as half the batch size.",
-)
-@click.option(
-    "--devices",
-    "num_devices",
-    type=click.IntRange(2, 64),
-    default=2,
-    help="Number of devices, compared with one.",
-)
-@click.option(
-    "--batch", "batch_size", type=POSITIVE, default=64, help="Samples in a batch."
-)
-@click.option("--seed", type=int, default=0, help="Seed of the first of three batches.")
-@click.option("--even", is_flag=True, help="Even batches only.")
-@click.option(
-    "--timeout",
-    type=POSITIVE,
-    help="Seconds for a call (60), or with --run for a run (300).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def verify(
-    ctx: click.Context,
-    path: str | None,
-    command: str | None,
-    replaced: str,
-    timeout: int | None,
-    as_json: bool,
-    **settings,
-) -> None:
-    """Judge STEP.py, or a whole program: is its step on several devices that of one?
+def verify(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Judge STEP.py, or a whole program: is its step on several devices that of one?"""
+    from d2lpar.verify.__main__ import main
 
-    If it is not, the mistake is named. STEP.py may use any framework. It defines
-    init(seed), batch(n, seed) and step(params, X, y, num_devices, lr). A PyTorch
-    program is judged as it is: --run "train.py -b 64" --with "-b 32".
-    """
-    from d2lpar.verify import STATUS, verify
-
-    if (path is None) == (command is None):
-        raise click.UsageError(
-            "name a step, as in: d2lpar verify ddp.py (docs/verify.md has this file); "
-            'or a program: d2lpar verify --run "train.py -b 64" --with "-b 32"'
-        )
-    if command is not None:
-        from d2lpar.verify.torch.program import judge_program
-
-        num_devices = settings["num_devices"]
-        checks = judge_program(command, num_devices, replaced, timeout=timeout or 300)
-    else:
-        name = Path(path).stem
-        if name in getattr(sys, "stdlib_module_names", sys.builtin_module_names):
-            message = f"{path}: Python has a module {name}; rename the file"
-            raise click.UsageError(message)
-        if "." in name or Path(path).suffix != ".py":
-            raise click.UsageError(f"{path}: write NAME.py, without another dot")
-        checks = verify(path, timeout=timeout or 60, **settings)
-    if as_json:
-        click.echo(json.dumps([check._asdict() for check in checks], indent=1))
-    else:
-        for check in checks:
-            line = printable(f"{check.what}: {check.line}")
-            click.echo(filled(line, f"{check.verdict:9}"))
-    ctx.exit(STATUS[checks[-1].verdict])
+    ctx.exit(main(list(words)))
 
 
 @d2lpar.command(short_help="Examine this machine.")

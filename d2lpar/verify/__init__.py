@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +14,15 @@ import numpy
 from numpy.linalg import norm
 
 from d2lpar.errors import DiedError, RunError
-from d2lpar.verify.bench import LR, SENTENCES, Bench, RefusedError
-from d2lpar.verify.mistakes import explain
+from d2lpar.verify.bench import LR, Bench, RefusedError
+from d2lpar.verify.explain import explain
+from d2lpar.verify.mistakes import SENTENCES
 
 __all__ = ["Check", "summary", "verify"]
 
 STATUS = {"right": 0, "wrong": 1, "unjudged": 2}  # the exit status of a summary
 LAST = "the first batch again"  # the last check: without it a verdict is not complete
+OPEN = ("another algorithm", "local steps", "own precision")  # may be what is wanted
 BATCHES = 3  # of three seeds: a mistake may not show in the first one
 
 
@@ -43,67 +46,51 @@ def verify(
     uneven batch is tried. The verdict of the summary is "right", "wrong" or "unjudged".
     """
     job = {"num_devices": num_devices, "batch_size": batch_size, "seed": seed}
-    job["even"] = even
     checks: list[Check] = []
-    is_file = isinstance(step, (str, os.PathLike))
-    while True:
-        done = [check.what for check in checks]
-        begun = Check("a call", "unjudged", "")
-        try:
-            if is_file:
-                from d2lpar import process  # not NumPy alone
+    begun = Check("a call", "unjudged", "")
+    try:
+        found = judge(step, even=even, **job)
+        if isinstance(step, (str, os.PathLike)):
+            from d2lpar import process  # not NumPy alone
 
-                words = {"step": os.path.abspath(step), "timeout": timeout or 1e6}
-                work = "d2lpar.verify:judge_file"
-                found = process.results(work, {**job, **words, "done": done})
-            else:
-                found = judge_file(step, **job, done=done)
-            for begun in found:
-                if begun.line:
-                    checks.append(begun)
-            if checks[-1].what != LAST and checks[-1].verdict != "unjudged":
-                checks.append(Check(LAST, "unjudged", "its process ended before it"))
-            break
-        except RunError as error:  # of what every step must answer, or its process died
-            line, mistake = str(error), ""
-            if isinstance(error, DiedError):
-                mistake = "hangs" if "SIGALRM" in line else ""
-                line = (
-                    f"no answer in {timeout:g} s" if mistake else f"its process {line}"
-                )
-            if begun.verdict == "wrong":
-                line += f": {SENTENCES['hangs']}" if mistake else ""
-            checks.append(begun._replace(line=line, mistake=mistake))
-            # A new process makes the other checks, if the first one was right.
-            is_right = any(check.verdict == "right" for check in checks)
-            if begun.verdict != "wrong" or not is_right:
-                break
+            job |= {"step": os.path.abspath(step), "even": even}
+            job |= {"timeout": timeout or 1e6}
+            found = process.results("d2lpar.verify:judge", job)
+        for begun in found:
+            if begun.line:
+                checks.append(begun)
+        if checks[-1].what != LAST and checks[-1].verdict != "unjudged":
+            checks.append(Check(LAST, "unjudged", "its process ended before it"))
+    except RunError as error:  # of what every step must answer, or its process died
+        line, mistake = str(error), ""
+        if isinstance(error, DiedError):
+            hangs = "SIGALRM" in line
+            line = f"no answer in {timeout:g} s" if hangs else f"its process {line}"
+            if hangs and begun.verdict == "wrong":
+                line, mistake = f"{line}: {SENTENCES['hangs']}", "hangs"
+        checks.append(begun._replace(line=line, mistake=mistake))
     return [*checks, summary(checks)]
 
 
 def summary(checks: list[Check]) -> Check:
-    """Return the verdict over all checks, and what was skipped."""
+    """Return the verdict over all checks, and what was not judged."""
     by = {
         verdict: [check for check in checks if check.verdict == verdict]
         for verdict in ("wrong", "unjudged", "right", "skipped")
     }
+    verdict = next((v for v in by if by[v]), "unjudged").replace("skipped", "unjudged")
     count = len(checks) - len(by["skipped"])
-    verdict = next((v for v in ("wrong", "unjudged") if by[v]), "right")
-    lines = [
-        f"{len(by[v])} of {count} checks {v}" for v in by if by[v] and v != "skipped"
-    ]
+    lines = [f"{len(by[v])} of {count} checks {v}" for v in by if by[v] and v in STATUS]
     if by["skipped"]:
         lines.append("not judged: " + ", ".join(check.what for check in by["skipped"]))
     named = [check.mistake for check in by[verdict] if check.mistake]
-    if not by["right"] and verdict == "right":
-        verdict = "unjudged"
     return Check("summary", verdict, "; ".join(lines), (named or [""])[0])
 
 
-def judge_file(
-    step: Any, num_devices, batch_size=64, seed=0, even=False, timeout=0.0, done=()
+def judge(
+    step: Any, num_devices, batch_size=64, seed=0, even=False, timeout=0.0
 ) -> Iterator[Check]:
-    """Yield the checks of a file or an object, but for those that are done.
+    """Yield the checks of a file or an object.
 
     A check without a line announces the next one, in case the process dies in it.
     Raises RunError for errors of the subject in what it must answer.
@@ -113,11 +100,8 @@ def judge_file(
         sys.argv, step = [step], Path(step).stem
     benches: list[Bench] = []
     for k in range(BATCHES):
-        subject = benches[0].module if benches else step
-        bench = Bench(subject, num_devices, batch_size, seed + k, timeout)
-        if benches:
-            bench.follow(benches[0], k)
-            bench.other = benches[-1]
+        how = (num_devices, batch_size, seed + k, timeout, *benches[:1])
+        bench = Bench(benches[0].module if benches else step, *how)
         benches.append(bench)
         if problem := bench.measure():
             yield Check(problem[0], "unjudged", problem[1])
@@ -127,29 +111,30 @@ def judge_file(
     for bench in benches:
         bench.noise = noise
     even = even or bool(getattr(benches[0].module, "EVEN", False))
-    yield from check_step(benches, even, done)
+    yield from check_step(benches, even)
 
 
-def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
-    """Yield the checks of a step on one device, then on several devices.
-
-    Those of several devices that are `done` are not made again.
-    """
+def check_step(benches: list[Bench], even: bool) -> Iterator[Check]:
+    """Yield the checks of a step on one device, then on several devices."""
     first = benches[0]
     N, rows, odd = first.N, range(first.even_batch), range(first.even_batch + 1)
-    calls: dict[str, tuple[Any, dict]] = {  # a pair has the names of its parts
+    calls: dict[str, tuple[Any, dict]] = {
         f"{N} devices against one": (rows, {}),
         "replicas": (rows, {"name": "replicas"}),
         "two equal calls": (rows, {}),
         "permuted rows": (numpy.random.default_rng(2).permutation(rows), {}),
         "the batch twice": ([*rows, *rows], {}),
         "twice the learning rate": (rows, {"lr": 2 * LR}),
-        "two steps": (rows, {"steps": 2}),
-        "clipping": (rows, {"clip_norm": first.clip_norm}),
-        "accumulation": (rows, {"accumulate": 2}),
-        "accumulation and clipping": (rows, {"accumulate": 2, "clip_norm": 0}),
-        "two steps and clipping": (rows, {"steps": 2, "clip_norm": 0}),
-        "two steps and accumulation": (rows, {"steps": 2, "accumulate": 2}),
+    }
+    options: dict[str, dict] = {
+        "two steps": {"steps": 2},
+        "accumulation": {"accumulate": 2},
+        "clipping": {"clip_norm": 0},
+    }
+    calls |= {what: (rows, words) for what, words in options.items()}
+    for a, b in combinations(options, 2):
+        calls[f"{a} and {b}"] = rows, {**options[a], **options[b]}
+    calls |= {
         "an uneven batch": (odd, {}),
         "fewer samples than devices": (range(N - 1), {}),
         "an uneven batch and accumulation": (odd, {"accumulate": 2}),
@@ -157,7 +142,7 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
     }
     remarks: dict[str, str] = {}
     wrong: dict[str, str] = {}  # the mistake of each check that is wrong
-    for check in () if done else check_one_device(benches, calls):
+    for check in check_one_device(benches, calls):
         if check.what in calls and check.verdict == "skipped":
             remarks[check.what] = check.line
         else:
@@ -166,7 +151,7 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
             if check.verdict == "wrong":
                 wrong[check.what] = check.mistake
     for what, (chosen, words) in calls.items():
-        if what in done or " and " in what and first.lacks("step", words):
+        if " and " in what and first.lacks("step", words):
             continue  # the check of a part of a pair says what the step lacks
         if even and len(chosen) % N:
             yield Check(what, "skipped", SENTENCES["even"])
@@ -189,21 +174,19 @@ def check_step(benches: list[Bench], even: bool, done) -> Iterator[Check]:
 def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
     """Yield what one device does wrong, or why less is compared.
 
-    A check that is skipped here is a remark on the same check of several devices.
+    A check that is skipped here is not judged, unless several devices differ in it.
     """
     first = benches[0]
     ref = first.alone(range(first.even_batch))
     if any(bench.form == "other" for bench in benches):
         yield Check("the gradient's length", "skipped", SENTENCES["own length"])
     if first.noise.any():
-        line = SENTENCES["own precision"].format(off=first.noise.max())
+        line = SENTENCES["own precision"].format(off=f"{first.noise.max():.0e}")
         yield Check("precision", "skipped", line, "own precision")
     if first.form == "sum":
         yield Check("a mean", "skipped", SENTENCES["sum"], "not divided")
-    second, cut = (
-        first.alone(range(first.even_batch), first.start + ref),
-        ref / 4 / first.N,
-    )
+    second = first.alone(range(first.even_batch), first.start + ref)
+    cut = ref / 4 / first.N
     twice = 2 * ref if first.form == "sum" else ref
     known: dict[str, dict[str, numpy.ndarray]] = {
         "the batch twice": {
@@ -211,12 +194,7 @@ def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
             "not divided": 2 * ref,
             "divided twice": ref / 2,
         },
-        "twice the learning rate": {"": 2 * ref},
-        "two steps": {
-            "": ref + second,
-            "stale gradient": 2 * ref + second,
-            "old gradient": 2 * ref,
-        },
+        "two steps": {"": ref + second, "old gradient": 2 * ref + second},
         "clipping": {
             "": cut,
             "clipped sum": cut / first.even_batch,
@@ -224,16 +202,17 @@ def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
         },
     }
     if first.form == "other":
-        # A length does not show, nor how much Adam's second gradient changes.
-        del known["clipping"]["not clipped"], known["two steps"]["old gradient"]
+        del known["clipping"]["not clipped"]  # a length does not show
     for what, updates in known.items():
         chosen, words = calls[what]
+        if what == "clipping":
+            words["clip_norm"] = first.clip_norm
         with suppress(RunError):  # a step need not take every call
             one, tol = first.alone(chosen, **words), first.tolerance
             gaps = {m: norm(one - u) - norm(tol(u)) for m, u in updates.items()}
             near = [mistake for mistake, gap in gaps.items() if gap < 1e-4 * norm(ref)]
             if not near and what == "two steps":
-                for bench in benches:  # it has a state, such as momentum
+                for bench in benches:  # the first step leaves a state, as momentum
                     bench.is_stateless = False
             elif not near:
                 yield Check(what, "skipped", SENTENCES[what])
@@ -246,13 +225,13 @@ def check_call(
 ) -> Check:
     """Compare one call; `wrong` has the mistake of each check that was wrong before."""
     must = what == f"{bench.N} devices against one"  # every step must answer
-    apart = False
     refused = "unjudged" if must else "skipped"
+    apart = False
     try:
         got, one = bench.both(rows, **words)
         if "name" not in words and not bench.lacks("replicas", words):
-            all_of_them = bench.several(rows, name="replicas", **words)
-            apart = bool(bench.differing(all_of_them, all_of_them[0]))
+            replicas = bench.several(rows, name="replicas", **words)
+            apart = bool(bench.differing(replicas, replicas[0]))
     except RefusedError as error:
         return Check(what, refused, str(error))
     except RunError as error:
@@ -267,10 +246,11 @@ def check_call(
     is_right = not bench.differing(got, one, 4 if "steps" in words else 1)
     if is_right and not apart:
         return Check(what, "right", f"{off} of the step apart in {BATCHES} batches")
-    parts = [part for part in what.split(" and ") if part in wrong]
-    if parts or "another algorithm" in wrong.values():
-        mistake = wrong[parts[0]] if parts else "another algorithm"
-    elif bench.noise.any() and not bench.differing(got, one, times=8):
+    before = [part for part in what.split(" and ") if part in wrong]
+    before += [check for check, name in wrong.items() if name == "another algorithm"]
+    if before:
+        mistake = wrong[before[0]]
+    elif bench.noise.any() and not bench.differing(got, one, 8) and not apart:
         mistake, line = "own precision", SENTENCES["coarse"].format(far=off)
     elif len(rows) < bench.N and "" in wrong.values():
         mistake = ""  # several names fit so few rows, and none fits more of them
@@ -280,12 +260,10 @@ def check_call(
         mistake, line = "clipped pieces", SENTENCES["clipped pieces"]
     else:
         mistake, line = explain(bench, len(rows), words, even, wrong.values())
-        if not mistake:
-            mistake = next(filter(None, wrong.values()), "")
-    if mistake in wrong.values():
-        before = [check for check, name in wrong.items() if name == mistake]
-        line = SENTENCES["again"].format(what=[*parts, *before][0])
+        mistake = mistake or next(filter(None, wrong.values()), "")
+    before += [check for check, name in wrong.items() if name == mistake]
+    if before:
+        line = f'as in "{before[0]}"'
     wrong[what] = mistake
-    is_open = mistake in ("another algorithm", "own precision")
-    verdict = "unjudged" if is_open else "wrong"
+    verdict = "unjudged" if mistake in OPEN else "wrong"
     return Check(what, verdict, line, mistake)

@@ -1,48 +1,84 @@
-"""`d2lpar verify` where nothing but NumPy and a framework is installed.
-
-python -m d2lpar.verify STEP.py
-python -m d2lpar.verify --run "train.py --batch-size 64" --with "--batch-size 32"
-"""
+"""The command `d2lpar verify`, and `python -m d2lpar.verify` beside NumPy alone."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from pathlib import Path
+from typing import NoReturn
 
-from d2lpar.errors import D2lparError
+from d2lpar.errors import D2lparError, SettingError
+from d2lpar.text import filled, printable
 from d2lpar.verify import STATUS, verify
 
+FIRST = (
+    "name a step, as in: d2lpar verify ddp.py (docs/verify.md has this file); "
+    'or a program: d2lpar verify --run "train.py -b 64" --with "-b 32"'
+)
+NOT_SEEN = (
+    "Not seen by comparing 1 with N: a missing set_epoch or unscale_, a mistake that "
+    "one device makes, too, an evaluation over devices that counts padded rows, the "
+    "short last accumulation of an epoch."
+)
 
-def main() -> int:
+
+def refuse(message: str) -> NoReturn:
+    """Raise SettingError: one line, without the usage of all options."""
+    raise SettingError(message)
+
+
+def main(words: list[str] | None = None, name="d2lpar verify") -> int:
     """Judge a step or a program, print the checks, and return the exit status."""
-    parser = argparse.ArgumentParser("python -m d2lpar.verify", epilog="docs/verify.md")
+    parser = argparse.ArgumentParser(
+        name,
+        description="Judge STEP.py, or a whole PyTorch program: is its step on several "
+        "devices that of one? If it is not, the mistake is named.",
+        epilog="Exit status: 0 right, 1 wrong, 2 not judged. See docs/verify.md.",
+    )
+    parser.error = refuse  # type: ignore[assignment]
     parser.add_argument("path", metavar="STEP.py", nargs="?")
-    parser.add_argument("--run", metavar="COMMAND", help="of a program, on one process")
-    parser.add_argument("--with", dest="replaced", default="", help="on several")
-    parser.add_argument("--devices", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--even", action="store_true")
-    parser.add_argument("--timeout", type=float, help="seconds for a call, or a run")
-    args = parser.parse_args()
+    parser.add_argument("--run", metavar="COMMAND", help="Command of one process.")
+    words_help = "Arguments that several processes have instead."
+    parser.add_argument("--with", dest="replaced", metavar="ARGS", help=words_help)
+    parser.add_argument("--devices", type=int, default=2, help="Number of devices.")
+    parser.add_argument("--batch", type=int, default=64, help="Samples in a batch.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the first batch.")
+    parser.add_argument("--even", action="store_true", help="Even batches only.")
+    parser.add_argument("--timeout", type=float, help="Seconds for a call, or a run.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    args = parser.parse_args(words)
+    if args.devices < 2 or args.batch < 1:
+        refuse("--devices is at least 2, and --batch at least 1")
     if (args.path is None) == (args.run is None):
-        parser.error("name a STEP.py, or a program by --run")
+        refuse(FIRST)
     how = {} if args.timeout is None else {"timeout": args.timeout}
-    try:
-        if args.run:
-            from d2lpar.verify.torch.program import judge_program
+    if args.run is not None:
+        from d2lpar.verify.program import judge_program
 
-            checks = judge_program(args.run, args.devices, args.replaced, **how)
-        else:
-            how |= {"seed": args.seed, "even": args.even}
-            checks = verify(args.path, args.devices, args.batch, **how)
-    except D2lparError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    for check in checks:
-        print(f"{check.verdict:9}{check.what}: {check.line}")
+        checks = judge_program(args.run, args.devices, args.replaced, **how)
+    else:
+        path = Path(args.path)
+        if not path.is_file() or path.suffix != ".py" or "." in path.stem:
+            refuse(f"{path}: no file NAME.py, without another dot")
+        if path.stem in getattr(sys, "stdlib_module_names", sys.builtin_module_names):
+            refuse(f"{path}: Python has a module {path.stem}; rename the file")
+        how |= {"seed": args.seed, "even": args.even}
+        checks = verify(args.path, args.devices, args.batch, **how)
+    if args.json:
+        print(json.dumps([check._asdict() for check in checks], indent=1))
+    else:
+        for check in checks:
+            line = printable(f"{check.what}: {check.line}")
+            print(filled(line, f"{check.verdict:9}"))
+        if checks[-1].verdict == "right":
+            print(filled(NOT_SEEN))
     return STATUS[checks[-1].verdict]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main(name="python -m d2lpar.verify"))
+    except D2lparError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -7,17 +7,15 @@ import importlib
 import inspect
 import signal
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy
 from numpy.linalg import norm
 
 from d2lpar.errors import RunError, first_line
+from d2lpar.verify.mistakes import SENTENCES
 
 LR = 0.1  # of every step but one, in `check_step`
-LINES = Path(__file__).with_name("sentences.tsv").read_text("utf-8").splitlines()
-SENTENCES: dict[str, str] = dict(line.split("\t") for line in LINES)
 
 
 class RefusedError(RunError):
@@ -27,27 +25,34 @@ class RefusedError(RunError):
 class Bench:
     """One batch and one start of a step, and what one device makes of them.
 
-    `other` is the bench before this one: a step may still use its rows or parameters.
+    If `init` or `batch` ignore their seed, bench k differs from the `first` anyway.
     """
 
-    def __init__(self, step: Any, num_devices: int, batch_size=64, seed=0, timeout=0.0):
-        self.N, self.timeout, self.other = num_devices, timeout, self
+    def __init__(
+        self, step, num_devices, batch_size=64, seed=0, timeout=0.0, first=None
+    ):
+        self.N, self.timeout, self.other = num_devices, timeout, first or self
         is_name = isinstance(step, str)
         self.module = self.call(importlib.import_module, step) if is_name else step
         self.even_batch = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
         # n / N is not N here, so that each mistake has a factor of its own.
         self.small_batch = num_devices * (3 if num_devices == 2 else 2)
         self.recalled: dict[tuple, numpy.ndarray] = {}
-        self.start = self.call(self.begin, seed)
-        ends = numpy.cumsum([p.size for p in self.params])
-        self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
-        self.spread = 0 * self.start  # of one device's steps with reordered rows
-        self.largest_of_a_sample = 0 * self.start  # the largest step of a single row
-        self.noise = 0 * self.start  # of 16 bits, relative to the largest element
-        self.share_allowed = 0.0  # of a parameter's elements, outside the tolerance
         self.is_stateless = True  # two steps are two calls: no momentum
         self.eps = 2.0**-52  # of the type in which parameters are stored
         self.form = "mean"  # of the rows' gradients, or "sum", "weighted", "other"
+        self.share_allowed = 0.0  # of a parameter's elements, outside the tolerance
+        self.start = self.call(self.begin, seed)
+        ends = numpy.cumsum([p.size for p in self.params])
+        self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
+        if first and all(map(numpy.array_equal, self.X_y, first.X_y)):
+            self.X_y[1][:-1] = numpy.roll(self.X_y[1][:-1], seed, axis=0)
+        if first and numpy.array_equal(self.start, first.start):
+            self.start = first.start + first.alone(range(self.even_batch))
+            self.start = self.vector(self.arrays(self.start))
+        self.spread = 0 * self.start  # of one device's steps with reordered rows
+        self.largest_of_a_sample = 0 * self.start  # the largest step of a single row
+        self.noise = 0 * self.start  # of 16 bits, relative to the largest element
 
     def call(self, function, *arguments):
         """Return what a function returns. Raises RunError for its errors."""
@@ -74,18 +79,6 @@ class Bench:
         self.X_y = [numpy.concatenate([a, numpy.zeros_like(a[:1])]) for a in X_y]
         return self.vector(self.params)
 
-    def follow(self, first: Bench, k: int) -> None:
-        """Make rows and start differ from those of `first`, also if seeds do not."""
-        n = self.even_batch + 1
-        if all(map(numpy.array_equal, self.X_y, first.X_y)):
-            with suppress(Exception):  # there may be no more rows
-                more = self.module.batch((k + 1) * n, 0)
-                for old, new in zip(self.X_y, map(numpy.asarray, more)):
-                    old[:n] = new[k * n :]
-        if numpy.array_equal(self.start, first.start):
-            self.start = first.start + k * first.alone(range(self.even_batch))
-            self.start = self.vector(self.arrays(self.start))
-
     def vector(self, params) -> numpy.ndarray:
         """Return parameters as one vector of float64."""
         arrays = [numpy.asarray(p, float) for p in params]
@@ -96,9 +89,8 @@ class Bench:
 
     def arrays(self, vector) -> list[numpy.ndarray]:
         """Return a vector as parameters, with their shapes and dtypes."""
-        ends = numpy.cumsum([p.size for p in self.params])[:-1]
-        pieces = zip(numpy.split(vector, ends), self.params)
-        return [a.reshape(p.shape).astype(p.dtype) for a, p in pieces]
+        pieces = (vector[part] for part in self.parts)
+        return [a.reshape(p.shape).astype(p.dtype) for a, p in zip(pieces, self.params)]
 
     def update(self, name, start, rows, num_devices, lr, words):
         """Call a function of the subject; return the change of all parameters.
@@ -155,17 +147,15 @@ class Bench:
         """Return how far from `ref` rounding may take a right update's elements."""
         # Ten times the spread of one device over orders, n eps of the sum or of what
         # cancels in it (Higham, 4.2), and half an eps to store a parameter.
-        moved, eps = ref != 0, self.eps
         tol = numpy.zeros_like(ref)
         for part in self.parts:
-            if moved[part].any():
+            if ref[part].any():
                 most = max(abs(ref[part]).max(), self.largest_of_a_sample[part].max())
                 # Gradients are in float32 at least, or the noise says so.
-                sums = self.even_batch * min(eps, 2.0**-23) * most
+                sums = self.even_batch * min(self.eps, 2.0**-23) * most
                 rounding = 10 * self.spread[part].max() + sums
-                if self.noise[part].any():  # relative to the step
-                    rounding += 4 * self.noise[part].max() * abs(ref[part]).max()
-                tol[part] = rounding + eps * abs((self.start + ref)[part]).max()
+                rounding += 4 * self.noise[part].max() * abs(ref[part]).max()
+                tol[part] = rounding + self.eps * abs((self.start + ref)[part]).max()
         return tol
 
     def differing(self, got, ref, times: float = 1) -> list[int]:
@@ -178,9 +168,8 @@ class Bench:
         """Return the share that rows have in one device's step with the whole batch."""
         if self.form == "sum":
             return 1.0
-        chosen = set(rows)
-        rest = [row for row in whole if row not in chosen]
-        if self.form != "weighted" or not rest or not chosen:
+        rest = [row for row in whole if row not in {*rows}]
+        if self.form != "weighted" or not rest or len(rest) == len(whole):
             return len(rows) / len(whole)
         for share, own in ((0.0, rows), (1.0, rest)):
             try:
@@ -189,20 +178,19 @@ class Bench:
                 return share
         return fitted(self.recall(whole), self.recall(rows), self.recall(rest))
 
-    def is_rough(self, delta: float, N: int) -> bool:
+    def is_rough(self, N: int) -> bool:
         """Return whether a step on N devices jumps when parameters hardly move.
 
-        Rounding makes steps: a smooth function's second difference is far below its
-        first one. `delta` is relative, and the kinks of a ReLU are too rare for it.
+        16 bits make steps: a smooth function's second difference is far below its
+        first one. The kinks of a ReLU are too rare for it.
         """
         rows = range(self.even_batch)
         for seed in range(3):
-            signs = numpy.random.default_rng(seed).choice(
-                [-delta, delta], self.start.size
-            )
+            random = numpy.random.default_rng(seed)
+            far = random.choice([-(2.0**-14), 2.0**-14], self.start.size)
             there, back = (
                 self.several(rows, self.vector(self.arrays(self.start * factor)), N=N)
-                for factor in (1 + signs, 1 - signs)
+                for factor in (1 + far, 1 - far)
             )
             here = self.several(rows, N=N)
             if norm(there + back - 2 * here) < 0.3 * norm(there - here):
@@ -232,24 +220,22 @@ class Bench:
                 worst = numpy.argmax([norm(apart[part]) for part in self.parts])
                 line = SENTENCES[name].format(far=f"{norm(apart) / size:.0%}", k=worst)
                 return "two equal calls", line
-        singles = [0 * ref]
         for k in range(4):
             with suppress(RunError):  # here and below: a step need not take every batch
-                singles.append(abs(self.alone([k])))
-        self.largest_of_a_sample = numpy.max(singles, axis=0)
+                own = abs(self.alone([k]))
+                self.largest_of_a_sample = numpy.fmax(self.largest_of_a_sample, own)
         rests = self.rests_of_forms(ref)
         if not rests:
             return None if rests is None else ("one device", SENTENCES["same rows"])
         sizes = {form: float(norm(rest)) for form, rest in rests.items()}
         fits = [f for f in sizes if sizes[f] <= 2 * norm(self.tolerance(ref))]
-        least = min(sizes.values())
-        best = next(form for form in sizes if sizes[form] <= 3 * least)
+        best = next(form for form in sizes if sizes[form] <= 3 * min(sizes.values()))
         self.form = (fits or [best])[0]
         # In 16 bits parts are not exact, and the step is rough. So it looks where
         # parameters hardly move, because storing them rounds, too.
         coarse = 2.0**-15 < sizes[best] / size < 0.05
         shows = not fits or self.eps * norm(self.start) < 3e-5 * size
-        if coarse and shows and self.is_rough(2.0**-14, 1):
+        if coarse and shows and self.is_rough(1):
             for part in self.parts:
                 most = float(abs(ref[part]).max(initial=0)) or 1.0
                 rest = float(rests[best][part].max(initial=0))
@@ -275,7 +261,8 @@ class Bench:
 
         Nothing, if the rows do not matter; None, if it takes no parts.
         """
-        rows, rests, same = range(self.even_batch), [], []
+        rows: Any = range(self.even_batch)
+        rests, same = [], []
         for half in (rows[::2], rows[: len(rows) // 2], rows[len(rows) // 4 :]):
             with suppress(RunError):
                 a, b = self.alone(half), self.alone([k for k in rows if k not in half])

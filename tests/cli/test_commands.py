@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from support.command import d2lpar
 from support.factories import epoch, header, training
 
-from d2lpar import chapter, devices, experiments, verify
+from d2lpar import chapter, devices, experiments
 from d2lpar.cli import doctor, main
 from d2lpar.errors import SettingError
 from d2lpar.experiments import EXPERIMENTS, LESSONS, get
@@ -250,7 +250,7 @@ def test_no_command_cuts_a_word(columns, here, monkeypatch, tmp_path):
     monkeypatch.setattr(cards, "machine", lambda: here_now)
     monkeypatch.setattr(doctor, "check_training", lambda: doctor.Check("ok", "a", "b"))
     check = Check("gradients", "right", 12 * "they are summed, not averaged; ")
-    monkeypatch.setattr(verify, "verify", lambda *args, **how: [check])
+    monkeypatch.setattr("d2lpar.verify.__main__.verify", lambda *args, **how: [check])
     (tmp_path / "step.py").touch()
     one, two = (str(run.path) for run in runs)
     data = ["--data=sample"]  # without it, the real images are looked up on the network

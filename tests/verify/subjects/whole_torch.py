@@ -5,23 +5,17 @@ import os
 
 import torch
 from torch import distributed, nn
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=64)
-parser.add_argument(
-    "--scale-rate", action="store_true", help="plant: lr times processes"
-)
-parser.add_argument("--around", action="store_true", help="plant: DDP is not called")
-parser.add_argument(
-    "--own-rows", action="store_true", help="each process draws its own"
-)
-parser.add_argument("--same-rows", action="store_true", help="plant: no sampler")
-parser.add_argument(
-    "--closure", action="store_true", help="gradients are computed in the step"
-)
-parser.add_argument("--compile", action="store_true")
+for flag in (
+    "scale-rate", "around", "own-rows", "same-rows", "closure", "compile", "head",
+    "momentum-of-one", "temporary", "two-optimizers",
+):  # fmt: skip
+    parser.add_argument(f"--{flag}", action="store_true")
 args = parser.parse_args()
 
 rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,10 +25,15 @@ torch.cuda.set_device(rank)
 torch.manual_seed(0)
 X, y = torch.randn(512, 6), torch.randint(0, 3, (512,))
 net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
-ddp = DDP(net.to(rank), device_ids=[rank])
+net, other = net.to(rank), DDP(nn.Linear(6, 3).to(rank))
+ddp = DDP(net, device_ids=[rank])
 if args.compile:
     ddp = torch.compile(ddp, backend="aot_eager")
-optimizer = torch.optim.AdamW(ddp.parameters(), 0.1 * (size if args.scale_rate else 1))
+rate = 0.1 * (size if args.scale_rate else 1)
+optimizer = torch.optim.AdamW(net.parameters(), rate)
+if args.momentum_of_one:
+    optimizer = torch.optim.SGD(net.parameters(), rate, 0.9 * (rank == 0))
+second = torch.optim.SGD(other.parameters(), rate)
 if args.own_rows:
     torch.manual_seed(rank + 1)
     rows = torch.randint(0, 512, (10 * args.batch_size,))
@@ -48,11 +47,18 @@ for X, y in batches:
 
     def loss(X=X, y=y):
         optimizer.zero_grad()
-        scores = (ddp.module if args.around else ddp)(X)
-        value = nn.functional.cross_entropy(scores, y)
+        forward = ddp.module if args.around else ddp
+        scores = DDP(net)(X) if args.temporary else forward(X)
+        value = cross_entropy(scores, y)
         value.backward()
+        if args.head:
+            net[3].weight.grad *= size
         return value
 
+    if args.two_optimizers:
+        second.zero_grad()
+        (cross_entropy(other(X), y) / size).backward()
+        second.step()
     if args.closure:
         optimizer.step(loss)
     else:

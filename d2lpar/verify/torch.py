@@ -1,4 +1,4 @@
-"""Start a PyTorch program for `d2lpar verify`: workers, parameters in and out."""
+"""Start a step of PyTorch for `d2lpar verify`: workers, parameters in and out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
@@ -34,29 +33,31 @@ def ddp(
     Processes stay alive between calls; `net` is made again. `backend` is "nccl" if
     there is a GPU for each process, else "gloo".
     """
-    groups: dict[int, list] = {}  # the workers of each number of processes
+    groups: dict[int, dict] = {}  # the workers of each number of processes, by pipe
 
     def init(seed):
         torch.manual_seed(seed)
-        return [
-            p.detach().float().numpy() if p.dtype.itemsize < 4 else p.detach().numpy()
-            for p in parameters(model())
-        ]
+        return [as_array(p) for p in parameters(model())]
 
     def replicas(params, X, y, num_devices, lr, *rest, **words):
         if num_devices not in groups:
             groups[num_devices] = started(model, train, num_devices, whole, backend)
-        workers = groups[num_devices]
-        for _, pipe in workers:
+        workers, answers = groups[num_devices], {}
+        for pipe in workers:
             pipe.send((params, X, y, (lr, *rest), words))
-        answers = received(workers)
-        failed = [answer for answer in answers if isinstance(answer, Exception)]
-        if failed:
-            if None in answers:  # some processes still wait for those that failed
-                for process, _ in groups.pop(num_devices):
-                    process.kill()
-            raise failed[0]
-        return answers
+        while len(answers) < num_devices:
+            for pipe in wait([pipe for pipe in workers if pipe not in answers]):
+                try:
+                    answers[pipe] = pipe.recv()
+                except EOFError:
+                    workers[pipe].join()
+                    line = f"a process ended with status {workers[pipe].exitcode}"
+                    answers[pipe] = RuntimeError(line)
+                if isinstance(answers[pipe], Exception):
+                    for process in groups.pop(num_devices, {}).values():
+                        process.kill()  # it may wait for the one that failed
+                    raise answers[pipe]
+        return [answers[pipe] for pipe in workers]
 
     def step(*arguments, **words):
         return replicas(*arguments, **words)[0]
@@ -73,42 +74,25 @@ def parameters(net: torch.nn.Module) -> list[torch.Tensor]:
     return [p for _, p in net.named_parameters(remove_duplicate=False)]
 
 
-def received(workers: list) -> list:
-    """Return each worker's answer: arrays, an exception, or None if it still waits."""
-    answers: dict[Any, Any] = {}
-    pipes: dict[Any, Any] = {pipe: process for process, pipe in workers}
-    until: float | None = None
-    while len(answers) < len(pipes):
-        left = None if until is None else max(0, until - time.monotonic())
-        ready: list[Any] = wait([pipe for pipe in pipes if pipe not in answers], left)
-        if not ready:
-            break
-        for pipe in ready:
-            try:
-                answers[pipe] = pipe.recv()
-            except EOFError:
-                pipes[pipe].join()
-                how = f"a process ended with status {pipes[pipe].exitcode}"
-                answers[pipe] = RuntimeError(how)
-                until = 0.0  # its group is of no more use
-            if isinstance(answers[pipe], Exception) and until is None:
-                until = time.monotonic() + 1
-    return [answers.get(pipe) for pipe in pipes]
+def as_array(p):
+    """Return a parameter in host memory, in float32 if NumPy lacks its type."""
+    p = p.detach()
+    p = p.full_tensor() if hasattr(p, "full_tensor") else p  # of FSDP2
+    return (p.float() if p.dtype.itemsize < 4 else p).cpu().numpy()
 
 
-def started(model, train, num_devices: int, whole: bool, backend: str | None) -> list:
+def started(model, train, num_devices: int, whole: bool, backend: str | None) -> dict:
     """Fork the processes of a group, which have PyTorch imported already."""
-    context, workers = multiprocessing.get_context("fork"), []
+    context, workers = multiprocessing.get_context("fork"), {}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for rank in range(num_devices):
         ours, theirs = context.Pipe()
         how = (rank, num_devices, port, theirs, model, train, whole, backend)
-        process = context.Process(target=work, args=how, daemon=True)
-        process.start()
+        workers[ours] = context.Process(target=work, args=how, daemon=True)
+        workers[ours].start()
         theirs.close()
-        workers.append((process, ours))
     return workers
 
 
@@ -117,12 +101,11 @@ def work(rank, num_devices, port, pipe, model, train, whole, backend) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     torch.set_num_threads(1)
     ours = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": port}
-    ours.update(WORLD_SIZE=num_devices, LOCAL_WORLD_SIZE=num_devices)
+    ours |= {"WORLD_SIZE": num_devices, "LOCAL_WORLD_SIZE": num_devices}
+    ours |= {"MASTER_ADDR": "127.0.0.1"}
     os.environ.update({name: str(value) for name, value in ours.items()})
-    os.environ.update(MASTER_ADDR="127.0.0.1")
-    backend = backend or os.environ.get("D2LPAR_BACKEND")
     enough = torch.cuda.device_count() >= num_devices
-    backend = backend or ("nccl" if enough else "gloo")
+    backend = backend or os.environ.get("D2LPAR_BACKEND", "nccl" if enough else "gloo")
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
@@ -144,22 +127,8 @@ def work(rank, num_devices, port, pipe, model, train, whole, backend) -> None:
             X_y = [a.tensor_split(num_devices)[rank] for a in X_y]
         try:
             train(net, *X_y, *arguments, **words)
-            with torch.no_grad():
-                pipe.send([as_array(p) for p in parameters(net)])
+            pipe.send([as_array(p) for p in parameters(net)])
         except Exception as error:
-            pipe.send(
-                type(error)(str(error))
-                if plain(error)
-                else RuntimeError(f"{type(error).__name__}: {error}")
-            )
-
-
-def as_array(p):
-    """Return a parameter in host memory, in float32 if NumPy lacks its type."""
-    p = p.full_tensor() if hasattr(p, "full_tensor") else p.detach()  # of FSDP2
-    return (p.float() if p.dtype.itemsize < 4 else p).cpu().numpy()
-
-
-def plain(error: Exception) -> bool:
-    """Return whether an exception can be sent to the parent as it is."""
-    return type(error).__module__ == "builtins" and len(error.args) == 1
+            is_plain = type(error).__module__ == "builtins" and len(error.args) == 1
+            line = f"{type(error).__name__}: {error}"
+            pipe.send(type(error)(str(error)) if is_plain else RuntimeError(line))

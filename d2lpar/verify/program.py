@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy
 from numpy.linalg import norm
@@ -23,52 +24,63 @@ from numpy.linalg import norm
 from d2lpar.errors import RunError
 from d2lpar.verify import Check, summary
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 3
 
 
 def judge_program(
-    command: str, num_devices=2, replaced: str = "", *, timeout=300.0
+    command: str, num_devices=2, replaced: str | None = None, *, timeout=300.0
 ) -> list[Check]:
-    """Run a script on one process and twice on several; the last check is a summary.
+    """Run a script on several processes and on one; the last check is a summary.
 
     `command` is what one process runs, such as "train.py --batch-size 64"; `replaced`
     has the arguments that several processes have instead, such as "--batch-size 32".
     No line of the script changes: it ends after three steps of its optimizer. Raises
     RunError if a run ends before its first step, or takes more than `timeout` seconds.
     """
-    one_command = shlex.split(command)
-    if one_command[0] in ("python", "python3", "torchrun"):
+    N = num_devices
+    one_command, words = words_of(command, "--run"), words_of(replaced or "", "--with")
+    if one_command[:1] in (["python"], ["python3"], ["torchrun"]):
         one_command = one_command[1:]
-    many_command = with_arguments(one_command, shlex.split(replaced))
-    if one_command[0] != "-m" and not Path(one_command[0]).is_file():
-        line = f"{one_command[0]!r} is no file: let --run begin with the script"
+    script = (one_command or [""])[0]
+    if not Path(script).is_file():
+        line = f"{script!r} is no file: let --run begin with the script"
         raise RunError(f'{line} and its arguments, as in "train.py --batch-size 64"')
-    with Runs(timeout) as runs:
-        many = runs.recorded("many", many_command, num_devices)
-        again = runs.recorded("again", many_command, num_devices)
-        (one,) = runs.recorded("one", one_command, 1, follow="many")
+    with prelude(timeout) as run:
+        many = run("many", with_arguments(one_command, words), N)
+        (one,) = run("one", one_command, 1, follow="many")
         rows = check_rows(one[0], [file[0] for file in many])
-        files = many[0][0], one[0]
-        each, alone = (sum(map(len, calls_of(file, 0))) for file in files)
+        if rows.mistake == "larger batch" and replaced is None:
+            line = f"{rows.line}: the global batch grew. Name --with, the arguments of"
+            line += ' several processes, as in --with "--batch-size 32"; or --with ""'
+            rows = Check("rows", "unjudged", line, rows.mistake)
+            return [rows, summary([rows])]
+        each, alone = (sum(map(len, calls_of(f[0], 0))) for f in (many[0], one))
         if rows.verdict != "right" and each:
             if rows.verdict == "skipped":
                 rows = rows._replace(line=f"{rows.line}; one process gets theirs")
-            how = {"each": each, "split": alone == num_devices * each}
+            how = {"each": each, "split": alone == N * each}
             try:
-                (one,) = runs.recorded("replayed", one_command, 1, "many", **how)
+                (one,) = run("replayed", one_command, 1, follow="many", **how)
             except RunError as error:
                 verdict = "unjudged" if rows.verdict == "skipped" else "wrong"
                 line = f"{rows.line}, but it cannot take them: {error}"
                 rows = Check("rows", verdict, line, rows.mistake)
                 return [rows, summary([rows])]
     checks = [rows]
-    for k, own in enumerate(zip(one, *many, *again)):
+    for k, (own, *others) in enumerate(zip(one, *many)):
         name = f"optimizer {k + 1}: " * (k > 0)
-        its_many, its_again = own[1 : num_devices + 1], own[num_devices + 1 :]
-        for check in check_program(own[0], its_many, its_again, rows):
+        for check in check_program(own, others, rows):
             checks.append(check._replace(what=name + check.what))
     return [*checks, summary(checks)]
+
+
+def words_of(text: str, flag: str) -> list[str]:
+    """Split a command into words. Raises RunError for open quotes."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise RunError(f"{flag} {text!r}: {error}") from None
 
 
 def with_arguments(command: list[str], replaced: list[str]) -> list[str]:
@@ -89,64 +101,61 @@ def with_arguments(command: list[str], replaced: list[str]) -> list[str]:
     return command
 
 
-class Runs:
-    """A process that has imported PyTorch, and forks those of each run."""
+@contextmanager
+def prelude(timeout: float) -> Iterator[Callable]:
+    """Start a process that has imported PyTorch; yield the function that runs scripts.
 
-    def __init__(self, timeout: float):
-        self.timeout = timeout
-
-    def __enter__(self) -> Runs:
-        """Start it."""
-        self.scratch = tempfile.TemporaryDirectory(prefix="d2lpar-")
-        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.server = subprocess.Popen(
-            [sys.executable, "-m", "d2lpar.verify.torch.prelude"],
+    All that it has started ends with the block.
+    """
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "d2lpar.verify.prelude"],
             env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": ":".join(path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
             text=True,
         )
-        return self
+        try:
+            yield partial(recorded, server, Path(scratch), timeout)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
-    def __exit__(self, *_) -> None:
-        """End it, and all that it has started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.server.pid, signal.SIGKILL)
-        self.server.wait()
-        self.scratch.cleanup()
 
-    def recorded(
-        self, name: str, command, processes: int, follow="", each=0, split=False
-    ) -> list[list[dict]]:
-        """Return what each process recorded of each optimizer of a run.
+def recorded(
+    server, scratch: Path, timeout: float, name: str, command, processes: int, **how
+) -> list[list[dict]]:
+    """Return what each process recorded of each optimizer of a run.
 
-        One process starts its steps where those of the run `follow` do, and gets their
-        data, `each` tensors in a step. Raises RunError if the run failed.
-        """
-        folder = Path(self.scratch.name, name)
-        folder.mkdir()
-        follow = follow and str(folder.with_name(follow))
-        run = {"folder": str(folder), "processes": processes, "command": command}
-        run |= {"steps": STEPS, "follow": follow, "each": each, "split": split}
-        pipes: Any = (self.server.stdin, self.server.stdout)
-        with suppress(BrokenPipeError):
-            print(json.dumps(run), file=pipes[0], flush=True)
-        started = f"{processes} process{'es' * (processes > 1)}"
-        if not select.select([pipes[1]], [], [], self.timeout)[0]:
-            line = f"{started}: no answer in {self.timeout:g} s: raise --timeout"
-            raise RunError(f"{line}, or look for a collective that only some call")
-        pipes[1].readline()
-        if len(list(folder.iterdir())) < processes:
-            texts = Path(self.scratch.name).glob(f"{name}.*.txt")
-            printed = [line for path in texts for line in path.read_text().splitlines()]
-            errors = [
-                line for line in printed if re.match(r"[\w.]*(Error|Exception)\b", line)
-            ]
-            last = (errors or printed or ["it printed nothing"])[-1][:300]
-            raise RunError(f"{started}: no step of an optimizer: {last.strip()}")
-        files = [folder / str(rank) for rank in range(processes)]
-        return [pickle.loads(file.read_bytes()) for file in files]
+    One process starts its steps where those of the run `follow` do, and gets their
+    data, `each` tensors in a step. Raises RunError if the run failed.
+    """
+    folder = scratch / name
+    folder.mkdir()
+    run = {"folder": str(folder), "processes": processes, "command": command}
+    run |= {"steps": STEPS, "follow": "", "each": 0, "split": False, **how}
+    run["follow"] = run["follow"] and str(scratch / run["follow"])
+    with suppress(BrokenPipeError):
+        print(json.dumps(run), file=server.stdin, flush=True)
+    started = f"{processes} process{'es' * (processes > 1)}"
+    if not select.select([server.stdout], [], [], timeout)[0]:
+        line = f"{started}: no answer in {timeout:g} s: raise --timeout"
+        raise RunError(f"{line}, or look for a collective that only some call")
+    server.stdout.readline()
+    if len(list(folder.iterdir())) < processes:
+        texts = [path.read_text() for path in scratch.glob(f"{name}.*.txt")]
+        printed = "\n".join(texts).strip().splitlines() or ["nothing"]
+        errors = [x for x in printed if re.match(r"[\w.]*(Error|Exception)\b", x)]
+        line = f"{started}: no step of an optimizer of PyTorch: "
+        line += errors[-1].strip()[:300] if errors else "does this command train, at "
+        if not errors:
+            line += f"least a batch on each process? It printed {printed[-1][:100]!r}"
+        raise RunError(line)
+    files = [folder / str(rank) for rank in range(processes)]
+    return [pickle.loads(file.read_bytes()) for file in files]
 
 
 def calls_of(file: dict, k: int) -> list:
@@ -202,8 +211,8 @@ def check_rows(one: dict, many: list[dict]) -> Check:
     return Check("rows", "right", f"{size} in the first step")
 
 
-def check_program(one: dict, many, again, rows: Check) -> list[Check]:
-    """Compare starts, two equal runs, replicas, learning rates, gradients and moves."""
+def check_program(one: dict, many: list[dict], rows: Check) -> list[Check]:
+    """Compare starts, replicas, learning rates, gradients and moves."""
     N, first = len(many), many[0]
     starts = [file["params"][0] for file in (*many, one)]
     if any(start.shape != starts[0].shape for start in starts):
@@ -211,7 +220,7 @@ def check_program(one: dict, many, again, rows: Check) -> list[Check]:
         return [Check("the start", "unjudged", line)]
     if not all(numpy.isfinite(start).all() for start in starts):
         return [Check("the start", "unjudged", "its parameters are not finite")]
-    far = [norm(start - starts[0]) / (norm(starts[0]) or 1) for start in starts]
+    far = [apart(start, starts[0]) for start in starts]
     if max(far[:-1]) > 1e-6:
         line = f"processes are {max(far):.0e} apart: broadcast the parameters of one"
         return [Check("the start", "wrong", line, "apart")]
@@ -219,26 +228,20 @@ def check_program(one: dict, many, again, rows: Check) -> list[Check]:
         line = f"{far[-1]:.0e} apart: is a seed set, for any number of processes?"
         return [Check("the start", "unjudged", line)]
     checks = [Check("the start", "right", "equal on one process and on several")]
+    replicas = check_replicas(many)
+    if replicas.verdict == "wrong":
+        return [*checks, replicas]
+    rate = Check("the learning rate", "right", "equal")
+    for k, (rates, own) in enumerate(zip(first["lr"], one["lr"])):
+        if rate.verdict == "right" and not numpy.allclose(rates, own, 1e-6, 0):
+            line = f"{rates[0] / (own[0] or numpy.nan):g} times as large on {N} "
+            line += f"processes in step {k + 1}, for the same global batch"
+            rate = Check(rate.what, "wrong", line, "N times" if not k else "")
+    checks += [replicas, rate]
     flags = set().union(*(file["flags"] for file in (one, *many)))
-    # What is inexact in the program itself: threads, or a GPU's order of sums.
-    pairs = zip(first["grads"], again[0]["grads"])
-    noise = max(norm(a - b) / (norm(a) or 1) for a, b in pairs)
-    if noise > 0.01:
-        line = f"gradients are {noise:.0e} apart: is a seed set?"
-        return [*checks, Check("two equal runs", "unjudged", line)]
-    checks.append(Check("two equal runs", "right", f"{noise:.0e} apart"))
-    ends = [file["params"][-1] for file in many]
-    moved = norm(ends[0] - starts[0]) or 1
-    apart = max(norm(end - ends[0]) / moved for end in ends)
-    line = f"{apart:.0e} of their way apart after {len(first['grads'])} steps"
-    if apart > 1e-6:
-        line += ": is the wrapped module called, and the last piece not in no_sync?"
-        return [*checks, Check("replicas", "wrong", line, "apart")]
-    rate = check_rate(one, many, rows.mistake == "larger batch")
-    checks += [Check("replicas", "right", line), rate]
     if in_16_bits(one["grads"][0]):  # a hook may send float16 for one process, too
         flags.add("16 bits")
-    limit = 10 * noise + (2e-2 if "16 bits" in flags else 1e-4)
+    limit = 2e-2 if "16 bits" in flags else 1e-4
     for k, (g, ref) in enumerate(zip(first["grads"], one["grads"])):
         verdict, mistake = "right", ""
         moves = [norm(file["moves"][k]) for file in (first, one)]
@@ -246,9 +249,9 @@ def check_program(one: dict, many, again, rows: Check) -> list[Check]:
             line = "one process moves no parameter: does the optimizer hold the model's"
             line += ", and is zero_grad called before backward?"
             return [*checks, Check(f"step {k + 1}", "unjudged", line)]
-        off, way = norm(g - ref) / norm(ref), moves[0] / moves[1]
+        off, way = apart(g, ref), moves[0] / moves[1]
         line = f"gradients {off:.1e} apart; {N} move {way:.4f} times as far as 1"
-        if off > limit:
+        if not off <= limit:
             verdict, mistake, why = name_of(k, one, many, flags, rows)
             line += f": {why}"
         elif rate.verdict == "right" and abs(way - 1) > max(5e-3, limit):
@@ -258,18 +261,38 @@ def check_program(one: dict, many, again, rows: Check) -> list[Check]:
     return checks
 
 
-def check_rate(one: dict, many: list[dict], is_larger_batch: bool) -> Check:
-    """Compare the learning rates of all steps."""
-    what, N = "the learning rate", len(many)
-    for k, (rates, own) in enumerate(zip(many[0]["lr"], one["lr"])):
-        if not numpy.allclose(rates, own, 1e-6, 0):
-            ratio = rates[0] / (own[0] or numpy.nan)
-            line = f"{ratio:g} times as large on {N} processes in step {k + 1}"
-            if is_larger_batch and abs(ratio / N - 1) < 1e-6:
-                return Check(what, "skipped", f"{line}, and so is the batch")
-            line += ", for the same global batch"
-            return Check(what, "wrong", line, "N times" if not k else "")
-    return Check(what, "right", "equal")
+def apart(a, b) -> float:
+    """Return the distance of two vectors, relative to the second."""
+    return float(norm(a - b) / (norm(b) or 1))
+
+
+def where(file: dict, far) -> str:
+    """Return ", in NAMES" of the parameters with some elements of `far`, or ""."""
+    ends = numpy.cumsum([size for _, size in file["names"]])
+    parts = zip(file["names"], numpy.split(far, ends))
+    names = [name for (name, _), part in parts if part.any()]
+    more = f" and {len(names) - 3} more" * (len(names) > 3)
+    everywhere = len(names) == len(file["names"])
+    return "" if everywhere else f", in {', '.join(names[:3])}{more}"
+
+
+def check_replicas(many: list[dict]) -> Check:
+    """Compare the parameters of all processes after each step."""
+    first = many[0]
+    for k, (start, end) in enumerate(zip(first["params"], first["params"][1:])):
+        limit = 1e-6 * (norm(end - start) or 1)
+        other = max(many, key=lambda file: norm(file["params"][k + 1] - end))
+        far = abs(other["params"][k + 1] - end)
+        if norm(far) > limit:
+            line = f"apart from step {k + 1} on{where(first, far > far.max() * 1e-6)}"
+            if max(apart(file["grads"][k], first["grads"][k]) for file in many) < 1e-6:
+                line += ". Gradients are equal, so the optimizers differ: does one "
+                line += "process have a rate, a scheduler or a momentum of its own?"
+            else:
+                line += ". Gradients differ: is the wrapped module called, kept until "
+                line += "backward, the last piece not in no_sync, and clipping on all?"
+            return Check("replicas", "wrong", line, "apart")
+    return Check("replicas", "right", f"equal after {len(first['grads'])} steps")
 
 
 def in_16_bits(gradient) -> bool:
@@ -280,19 +303,23 @@ def in_16_bits(gradient) -> bool:
 def name_of(k: int, one: dict, many, flags, rows: Check) -> tuple[str, str, str]:
     """Return the verdict over a wrong gradient of step k, its mistake, and a clause."""
     g, ref, N = many[0]["grads"][k], one["grads"][k], len(many)
-    factor = g @ ref / (ref @ ref)
-    rest = norm(g - factor * ref)
     limit = 2e-2 if "16 bits" in flags else 1e-3
-    if rest < limit * norm(g) and 4 * rest < norm(g - ref):
+    far = ~(abs(g - ref) <= limit * abs(ref).max())
+    factor = g[far] @ ref[far] / ((ref[far] @ ref[far]) or numpy.nan)
+    rest = norm((g - factor * ref)[far])
+    if far.sum() > 2 and rest < limit * norm(g) and 4 * rest < norm(g - ref):
+        place = where(one, far)
         if abs(factor / N - 1) < 0.01:
-            return "wrong", "N times", "sums are taken for means"
+            return "wrong", "N times", f"sums are taken for means{place}"
         if abs(factor * N - 1) < 0.01:
-            return "wrong", "divided by N", f"it is divided by {N} once too often"
-        return "wrong", "factor", f"the gradient is {factor:.4g} times as long"
+            return "wrong", "divided by N", f"divided by {N} once too often{place}"
+        return "wrong", "factor", f"gradients are {factor:.4f} times as long{place}"
+    if not numpy.isfinite(g).all():
+        return "wrong", "not finite", "they are nan or infinite on several processes"
     if in_16_bits(g) and not in_16_bits(ref):
         return "wrong", "half precision", "gradients are summed in 16 bits"
     if "BatchNorm" in flags:
-        why = "each process's BatchNorm has a mean and variance of its own (Chapter 4)"
+        why = "each process's BatchNorm has a mean and variance of its own"
         return "unjudged", "another algorithm", why
     if "random numbers" in flags:
         return "unjudged", "", "the model draws random numbers: switch them off"
@@ -304,6 +331,8 @@ def name_of(k: int, one: dict, many, flags, rows: Check) -> tuple[str, str, str]
     if len({*valid}) > 1:
         counts = ", ".join(map(str, valid))
         why = f"does each process divide by its own number of labels ({counts})?"
-        return "wrong", "mean of means of tokens", why
-    why = "no factor explains it: write a STEP.py to get a name (verify.md)"
+        return "wrong", "own tokens", why
+    why = (
+        f"no factor explains it{where(one, far)}: a STEP.py may get a name (verify.md)"
+    )
     return "wrong", "", why

@@ -1,8 +1,8 @@
 """Run PyTorch scripts unchanged, record their first optimizer steps, and end them.
 
-`python -m d2lpar.verify.torch.prelude` imports PyTorch once. It reads runs from its
-input, a line of JSON each, forks their processes as torchrun would start them, and
-prints a line with their exit statuses.
+`python -m d2lpar.verify.prelude` imports PyTorch once. It reads runs from its input, a
+line of JSON each, forks their processes as torchrun would start them, and prints a line
+when they have ended.
 """
 
 from __future__ import annotations
@@ -43,11 +43,6 @@ def without_dropout(query, key, value, attn_mask=None, dropout_p=0, *rest, **wor
     return ATTENTION(query, key, value, attn_mask, 0.0, *rest, **words)
 
 
-def params_of(optimizer) -> list:
-    """Return all parameters of an optimizer."""
-    return list(chain(*(group["params"] for group in optimizer.param_groups)))
-
-
 class Recorder:
     """The parameters, gradients and data of the first steps of each optimizer."""
 
@@ -57,6 +52,7 @@ class Recorder:
         self.optimizers: dict = {}  # what is recorded of each
         self.stepping = None  # the optimizer whose step may call those of others
         self.calls: list = []  # the tensors that each call from outside got
+        self.names: dict = {}  # of parameters
         self.flags: set = set()
         self.depth, self.saved = 0, False
         follow, self.split = run["follow"], run["split"]
@@ -78,9 +74,8 @@ class Recorder:
                 value = self.recorded(value, self.seen)
             self.seen += 1
             copy = value.detach().cpu().clone()
-            leaves.append(
-                (copy.float() if copy.dtype == torch.bfloat16 else copy).numpy()
-            )
+            copy = copy.float() if copy.dtype == torch.bfloat16 else copy
+            leaves.append(copy.numpy())
             return value
 
         arguments = tree_map(visit, arguments)
@@ -118,10 +113,13 @@ class Recorder:
             self.stepping, its = None, self.optimizers[optimizer]
             # A closure, a hook or the step itself may compute or sum the gradients.
             its["grads"].append(self.vector(optimizer, lambda p: p.grad))
-            end = self.vector(optimizer, lambda p: p)
-            its["params"].append(end)
-            its["moves"].append(end - self.start)
+            its["params"].append(self.vector(optimizer, lambda p: p))
+            its["moves"].append(its["params"][-1] - self.start)
             its["calls_before"].append(len(self.calls))
+            its["names"] = [
+                (self.names.get(id(p), str(k)), p.numel())
+                for k, p in enumerate(params_of(optimizer))
+            ]
             k, steps = list(self.optimizers).index(optimizer), len(its["grads"])
             for theirs in self.followed[:1]:
                 if k < len(theirs) and steps < len(theirs[k]["params"]):
@@ -159,13 +157,17 @@ class Recorder:
         return torch.cat(parts).numpy()
 
     def save(self):
-        if self.saved or not any(its["grads"] for its in self.optimizers.values()):
-            return
-        self.saved, common = True, {"calls": self.calls, "flags": self.flags}
-        partial = self.folder.with_name(f"{self.folder.name}.{self.rank}")
-        files = [{**its, **common} for its in self.optimizers.values() if its["grads"]]
-        partial.write_bytes(pickle.dumps(files))
-        partial.rename(self.folder / str(self.rank))  # complete, or not there
+        files = [its for its in self.optimizers.values() if its["grads"]]
+        if files and not self.saved:
+            self.saved, common = True, {"calls": self.calls, "flags": self.flags}
+            partial = self.folder.with_name(f"{self.folder.name}.{self.rank}")
+            partial.write_bytes(pickle.dumps([{**its, **common} for its in files]))
+            partial.rename(self.folder / str(self.rank))  # complete, or not there
+
+
+def params_of(optimizer) -> list:
+    """Return all parameters of an optimizer."""
+    return list(chain(*(group["params"] for group in optimizer.param_groups)))
 
 
 def watch(recorder: Recorder) -> None:
@@ -182,9 +184,11 @@ def watch(recorder: Recorder) -> None:
                 args, kwargs = recorder.enter((args, kwargs))
                 drawn = torch.get_rng_state()
             recorder.flags.add(flag)
-            for module in args[:1]:
+            for module in args[:1] if flag == "module" else ():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     recorder.flags |= {"BatchNorm"} if module.training else set()
+                for name, p in module.named_parameters() if is_first else ():
+                    recorder.names[id(p)] = re.sub(r"\bmodule\.|_orig_mod\.", "", name)
             recorder.depth += 1
             try:
                 result = function(*args, **kwargs)
@@ -269,30 +273,26 @@ def run_script(run: dict, rank: int, port: int) -> None:
             sys.exit(f"mp.spawn starts {nprocs} processes where {N} run: change --with")
         function(rank, *args)
 
-    torch.multiprocessing.spawn = spawn  # type: ignore
-    save, load = torch.save, torch.load
-
-    def kept(file, must_exist=False):  # the user's checkpoints stay as they are
+    def kept(file):  # the user's checkpoints stay as they are
         is_path = isinstance(file, (str, os.PathLike))
-        own = f"{run['folder']}.{Path(file).name}" if is_path else file
-        return file if must_exist and is_path and not os.path.exists(own) else own
+        return f"{run['folder']}.{Path(file).name}" if is_path else file
 
+    def load(file, *args, then=torch.load, **words):
+        is_ours = kept(file) is not file and os.path.exists(kept(file))
+        return then(kept(file) if is_ours else file, *args, **words)
+
+    save = torch.save
     torch.save = lambda what, f, *args, **words: save(what, kept(f), *args, **words)
-    torch.load = lambda f, *args, **words: load(kept(f, True), *args, **words)
+    torch.load = load
+    torch.multiprocessing.spawn = spawn  # type: ignore
     torch.set_num_threads(1)
     # A program without a seed draws other rows in each process, and so it does here.
     for seed in (torch.manual_seed, numpy.random.seed, random.seed):
         seed(rank)
-    command = list(run["command"])
-    is_module = command[0] == "-m"
-    sys.argv = command[is_module:]
+    sys.argv = list(run["command"])
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
     try:
-        if is_module:
-            sys.path[0] = os.getcwd()
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-            runpy.run_path(sys.argv[0], run_name="__main__")
+        runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
         if isinstance(end.code, str):
             print(f"Error: {end.code}", file=sys.stderr)

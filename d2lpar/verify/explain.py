@@ -1,0 +1,239 @@
+"""Which mistake of the table explains a wrong step?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy
+from numpy.linalg import norm
+
+from d2lpar.errors import RunError
+from d2lpar.verify.bench import LR, Bench
+from d2lpar.verify.mistakes import ACCUMULATED, CLIPPED, SENTENCES, STEPS, TWO_STEPS
+
+
+class Wrong(NamedTuple):
+    """A wrong step of `n` samples, the right one, and the elements that differ."""
+
+    n: int
+    got: numpy.ndarray
+    ref: numpy.ndarray
+    at: numpy.ndarray
+    tol: numpy.ndarray
+
+
+def explain(bench: Bench, n: int, words: dict, is_even: bool, known) -> tuple[str, str]:
+    """Return the mistake that explains a wrong step of n samples, and a line.
+
+    It explains the step of every batch size that is tried, even ones of an even batch.
+    If several mistakes do, one of the `known` mistakes of other checks is taken.
+    """
+    N, is_odd = bench.N, n % bench.N > 0
+    small = bench.small_batch * words.get("accumulate", 1) + is_odd
+    steps = list(wrong_steps(bench, [n] if n < N else [small, n], words))
+    if not steps:  # a repeated call is right
+        return "unsteady", SENTENCES["unsteady"]
+    near = [predicted(bench, wrong, words) for wrong in steps]
+    wrong, often = steps[0], [m for m in near[0] if all(m in names for names in near)]
+    name, values = "", dict[str, Any]()
+    if often:
+        name = next((m for m in often if m in known), often[0])
+        values = {"k": near[0][name]}
+    else:
+        with suppress(RunError):
+            name, values = factor(bench, steps, words) or unusual(bench, wrong, words)
+    if not name:
+        least = range(N if is_even else 1, n + 1, N if is_even else 1)
+        found = wrong_steps(bench, least, words)
+        wrong = next((one for one in found if numpy.isfinite(one.got).all()), wrong)
+        values["off"] = f"{abs(wrong.got - wrong.ref).max() / abs(wrong.ref).max():.0e}"
+    line = SENTENCES[name].format(**{"n": wrong.n, "N": N, **values})
+    line += ", in step 2" * (name == "factor" and "steps" in words)
+    parts = [bool(numpy.isin(part, wrong.at).any()) for part in bench.parts]
+    if sum(parts) < sum(wrong.ref[part].any() for part in bench.parts):
+        line = f"parameter {', '.join(map(str, numpy.flatnonzero(parts)))}: {line}"
+    return name.replace("factors", "factor"), line
+
+
+def wrong_steps(bench: Bench, sizes, words: dict) -> Iterator[Wrong]:
+    """Yield the steps of such batch sizes that are wrong, each after a small batch."""
+    for n in sizes:
+        with suppress(RunError):  # this step does not take every size
+            bench.several(range(bench.small_batch))
+            got, ref = bench.both(range(n), **words)
+            scale = LR / words.get("lr", LR)
+            got, ref = got * scale, ref * scale
+            if parts := bench.differing(got, ref):
+                tol = bench.tolerance(ref)
+                far = ~(abs(got - ref) <= tol)
+                at = numpy.concatenate([bench.parts[k] for k in parts])
+                yield Wrong(n, got, ref, at[far[at]], tol)
+
+
+def predicted(bench: Bench, wrong: Wrong, words) -> dict[str, int]:
+    """Return the mistakes whose formulas give the wrong step, and by which device."""
+    n, got, ref, at, tol = wrong
+    if not numpy.isfinite(got).all():
+        return {"not finite": 0}
+    if not ref[at].any():
+        return {"frozen": 0}
+    table: dict[str, Any] = STEPS
+    if "clip_norm" in words or "steps" in words:
+        table = CLIPPED if "clip_norm" in words else TWO_STEPS
+    near: dict[str, int] = {}
+    for shards, order in dealt(bench, n, words.get("accumulate", 1)):
+        case = Case(bench, n, ref, words, shards, order)
+        for names in (ACCUMULATED, table) if case.A > 1 else (table,):
+            for name, formula in names.items():
+                for k, update in enumerate(formula(case)):
+                    scale = max(1, abs(update).max() / abs(ref).max())
+                    rest = (got - update)[at]
+                    # In 16 bits a small difference is within the tolerance of much.
+                    explains = 4 * norm(rest) < norm((got - ref)[at])
+                    if explains and (abs(rest) <= 3 * tol[at] * scale).all():
+                        near.setdefault(name, k % bench.N)
+    return near
+
+
+class Case:
+    """One device's steps, of which the formulas of the table make wrong ones.
+
+    `shards` has each device's rows, and `order` all rows as they are dealt out.
+    """
+
+    def __init__(self, bench: Bench, n: int, right, words: dict, shards, order):
+        self.bench, self.n, self.N, self.right = bench, n, bench.N, right
+        self.order, self.limit = order, words.get("clip_norm", 0) * LR
+        self.has_tokens = bench.form == "weighted"
+        rows, extra = [*range(n)], -n % self.N
+        self.zeros = extra * [bench.even_batch + 1]
+        self.fillings = [[], order[:extra], order[n - extra :]]
+        self.of_shard = max(1, n // self.N)
+        whole = self.whole = self.mean(rows)
+        self.own = [self.mean(shard) for shard in shards]
+        self.parts = [self.part(shard) for shard in shards]
+        small = range(bench.small_batch)
+        self.left = bench.share(small, range(n)) * self.mean(small)
+        means = [sum(self.own) / min(n, self.N), sum(self.own) / self.N]
+        means += [sum(len(s) / n * u for s, u in zip(shards, self.own))]
+        kinds = {"mean": "mean of means", "weighted": "own tokens"}
+        kinds |= {"sum": "", "other": "another algorithm"}
+        # Steps of its own are an algorithm only if one is not linear in its rows.
+        if bench.form == "other" and is_clipped_by_value(bench):
+            kinds["other"] = "clipped first"
+        self.means = {kinds[bench.form]: means}
+        if "steps" in words:
+            self.added = [right + k * whole for k in range(1, self.N + 1)]
+            self.added += [right + whole - part for part in self.parts]
+            starts = (bench.start + own for own in self.own)
+            self.parts_after = [self.part(s, at) for s, at in zip(shards, starts)]
+        self.A = words.get("accumulate", 1)
+        if self.A > 1:
+            pieces = [numpy.array_split(shard, self.A) for shard in shards]
+            together = [[row for p in pieces for row in p[a]] for a in range(self.A)]
+            sums = [sum(map(self.mean, p)) for p in pieces]
+            weights = [bench.share(shard, rows) for shard in shards]
+            self.sums = [
+                sum(sums) / self.N,
+                sum(w * s for w, s in zip(weights, sums)),
+                sum(map(self.mean, together)),
+            ]
+            self.last = [self.part(p[-1]) for p in pieces]
+            self.one_by_one = 0 * whole
+            for piece in together:
+                at = bench.start + self.one_by_one
+                self.one_by_one = self.one_by_one + self.mean(piece, at)
+
+    def mean(self, rows, start=None):
+        """Return one device's update with these rows."""
+        with suppress(RunError):  # BatchNorm may want two samples
+            return self.bench.recall(rows, start) if len(rows) else 0 * self.right
+        return 0 * self.right if self.has_tokens else numpy.nan * self.right
+
+    def part(self, rows, start=None):
+        """Return what these rows add to the right update."""
+        return self.bench.share(rows, range(self.n)) * self.mean(rows, start)
+
+    def clip(self, update, by=None):
+        """Return an update, scaled as if `by` were to be clipped."""
+        return update * min(1, self.limit / (norm(update if by is None else by) or 1))
+
+
+def is_clipped_by_value(bench: Bench) -> bool:
+    """Return whether a value is the largest of many elements of one device's steps."""
+    rows = range(bench.even_batch)
+    whole, *own = map(bench.recall, (rows, rows[::2], rows[1::2]))
+    most, tol = abs(whole).max(), bench.tolerance(whole).max()
+    share = (abs(whole) > most - tol).sum() / (whole != 0).sum()
+    alike = all(abs(abs(update).max() - most) <= tol for update in own)
+    return alike and 1 < share * (whole != 0).sum() and share < 0.9  # Adam's: all
+
+
+def dealt(bench: Bench, n: int, pieces: int) -> Iterator[tuple[list, list]]:
+    """Yield ways to deal rows out: those of each device, and all in that order."""
+    N, rows = bench.N, list(range(n))
+    yield [list(own) for own in numpy.array_split(rows, N)], rows
+    yield [rows[k::N] for k in range(N)], rows
+    if pieces > 1:  # accelerate deals whole pieces out in turn
+        turns = [numpy.array_split(own, N) for own in numpy.array_split(rows, pieces)]
+        yield [[*numpy.concatenate(own)] for own in zip(*turns)], rows
+    if torch := sys.modules.get("torch"):  # its DistributedSampler, which shuffles
+        generator = torch.Generator().manual_seed(0)
+        order = torch.randperm(n, generator=generator, device="cpu").tolist()
+        yield [order[k::N] for k in range(N)], order
+
+
+def unusual(bench: Bench, wrong: Wrong, words) -> tuple[str, dict]:
+    """Return whether random numbers or 16 bits make a step wrong."""
+    again = bench.several(range(wrong.n), **words) * LR / words.get("lr", LR)
+    if bench.differing(again, wrong.got):
+        return "unsteady", {}
+    if abs(wrong.got - wrong.ref).max() < abs(wrong.ref).max() / 32:
+        if bench.is_rough(bench.N) and not bench.is_rough(1):
+            return "half precision", {}
+    return "", {}
+
+
+def factor(bench: Bench, steps: list[Wrong], words) -> tuple[str, dict] | None:
+    """Return the factor of all wrong steps, or of what rows change in them."""
+    if bench.form == "other" and words:
+        return None  # not known what it would be
+    N, scale = bench.N, LR / words.get("lr", LR)
+    alike = {word: value for word, value in words.items() if word != "steps"}
+    of_all: list[float] = []
+    of_rows: list[float] = []
+    for wrong in steps:
+        n, got, ref, *_ = wrong
+        rows, other = range(n), bench.other
+        first = bench.several(rows, **alike) if "steps" in words else 0 * got
+        of_all.append(fitting(wrong, got - first, ref - first))
+        # What no row changes, such as weight decay, is gone in the difference.
+        there = other.several(rows, bench.start, **words) * scale
+        right = other.alone(rows, bench.start, **words) * scale
+        of_rows.append(fitting(wrong, got - there, ref - right))
+    names = {N: "N times", 1 / N: "divided by N"}
+    for factors in (of_all, of_rows):
+        least, most = min(factors), max(factors)
+        if numpy.isfinite(factors).all():
+            if most - least > 1e-3 * most:
+                return "factors", {"c": f"{least:.4g} to {most:.4g}"}
+            if factors is of_rows and abs(most) < 1e-3:
+                return "unsteady", {}
+            if factors is of_rows and abs(most - 1) < 1e-3:
+                return "constant part", {}
+            near = [names[c] for c in names if abs(most / c - 1) < 1e-3]
+            return (near or ["factor"])[0], {"c": f"{most:.4f}"}
+    return None
+
+
+def fitting(wrong: Wrong, got, ref) -> float:
+    """Return the factor of `ref` that gives `got`, or nan."""
+    at, tol = wrong.at, 6 * wrong.tol[wrong.at]
+    off = abs(wrong.got - wrong.ref)[at]
+    c = got[at] @ ref[at] / ((ref[at] @ ref[at]) or 1)
+    rest = abs(got - c * ref)[at]
+    fits = (rest <= tol * max(1, c)).all() and 4 * norm(rest) < norm(off)
+    return c if fits and (off > tol).any() else numpy.nan

@@ -110,8 +110,6 @@ def solvers() -> Iterator[Part]:
         f"book-1thread-{method}-cpu{n}" for method in (*methods, "tsqr") for n in (1, 2)
     ]
     yield run_of(book, "least_squares", *names, minutes=15)
-    book = "--preset=book --num-devices=2 --repeats=3"
-    yield run_of(book, "least_squares_large", "book-cgls-cpu2", minutes=8)
 
 
 def studies() -> Iterator[Part]:

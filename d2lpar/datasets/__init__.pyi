@@ -11,7 +11,6 @@ from .fashion import locate as locate
 from .fashion import read_idx as read_idx
 from .fashion import to_float as to_float
 from .linear import LinearProblem as LinearProblem
-from .linear import uniform_file as uniform_file
 from .linear import uniform_problem as uniform_problem
 from .punks import FaceData as FaceData
 from .punks import cryptopunks as cryptopunks

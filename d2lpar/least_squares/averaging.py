@@ -33,23 +33,18 @@ def averaging(
     [0, 1). Unless `independent`, a device starts at the previous one's x, as in the
     notes.
     """
-    if not shards.resident:
-        raise ValueError(
-            "method averaging samples rows of an A in memory: use another method"
-        )
     check_whole("num_epochs", num_epochs)
     check_whole("steps_per_epoch", steps_per_epoch)
     lr = 1e-3 / shards.n if lr is None else lr
     check_rate(lr)
     # Not the stream that a generated A of the same seed comes from.
     rng = numpy.random.default_rng([seed, 1])
-    (blocks,) = shards.rounds()
-    blocks = sorted(blocks)
+    in_order = list(shards)[::-1]
     x = rng.random(shards.n) if x0 is None else shards.vector("x0", x0)
-    shards.check_finite(shards.residual(0 * x, False).norm)  # A has no NaN
+    shards.check_finite(shards.residual(x, False)[0])  # A has no NaN
     for epoch in range(1, num_epochs + 1):
         drawn = []  # of each device's rows, with replacement
-        for _, A, b in blocks:
+        for A, b in in_order:
             rows = rng.integers(A.shape[0], size=num_samples)
             rows = mx.nd.array(rows, ctx=A.context, dtype="int32")
             drawn.append((A.take(rows), b.take(rows).T))

@@ -18,6 +18,7 @@ log = logging.getLogger("d2lpar")
 REFINE_ABOVE_CONDITION = 1e2
 WARN_ABOVE_CONDITION = {"float64": 5e6, "float32": 3e1}
 MAX_CONDITION = {"float64": 3e7, "float32": 2e3}
+PART_NUMBERS = 2**23  # of A, in one QR
 
 
 def normal(shards: RowShards) -> Iterator[Answer]:
@@ -45,34 +46,29 @@ def normal(shards: RowShards) -> Iterator[Answer]:
         log.warning(f"{found}use method tsqr", condition)
     x = _cholesky_solve(L, c)
     if condition > REFINE_ABOVE_CONDITION:
-        gradient = shards.residual(x.asnumpy()[:, 0]).gradient[:, None]
-        gradient = mx.nd.array(gradient, ctx=G.context, dtype=shards.dtype)
+        _, gradient = shards.residual(x.asnumpy()[:, 0])
+        gradient = mx.nd.array(gradient[:, None], ctx=G.context, dtype=shards.dtype)
         x = x + _cholesky_solve(L, gradient)
-    gradient = (c - matmul(G, x)).asnumpy()[:, 0]
-    facts = {"lengths": lengths, "condition": condition, "rank": shards.n}
-    yield Answer(x.asnumpy()[:, 0], gradient=gradient, **facts)
+    norm = float(numpy.linalg.norm(lengths))
+    x = x.asnumpy()[:, 0]
+    yield Answer(x, norm_of_A=norm, condition=condition, rank=shards.n)
 
 
-def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
+def _gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
     """Return A^T A (n, n) and A^T b (n, 1) over all rows, on the first device."""
-    parts: dict[int, list] = {}
-    for blocks in shards.rounds():
-        for k, A, b in blocks:
-            terms = [mx.nd.linalg.syrk(A, transpose=True), matmul(A, b, transpose=True)]
-            if k in parts:
-                for so_far, term in zip(parts[k], terms):
-                    so_far += term
-            else:
-                parts[k] = terms
-    totals = parts.pop(min(parts))
+    # All devices work before the first one waits for their products.
+    parts = [
+        (mx.nd.linalg.syrk(A, transpose=True), matmul(A, b, transpose=True))
+        for A, b in shards
+    ]
+    G, c = parts.pop()
     while parts:  # freed when they have been added: they may take gigabytes
-        _, others = parts.popitem()
-        for total, other in zip(totals, others):
+        for total, other in zip((G, c), parts.pop()):
             # cpu(0) reads what cpu(1) has: they share the memory.
             if {total.context.device_type, other.context.device_type} != {"cpu"}:
                 other = other.as_in_context(total.context)
             total += other
-    return totals
+    return G, c
 
 
 def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:
@@ -100,56 +96,56 @@ def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
 def tsqr(shards: RowShards) -> Iterator[Answer]:
     """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not.
 
-    If A is rank-deficient, or m < n, x is the minimum-norm solution. The rank is n if
-    the estimated condition of A, columns scaled to length 1, is below 0.01 / (max(m, n)
-    eps); else it counts singular values above max(m, n) eps times the largest.
+    If A is rank-deficient, or m < n, x is the minimum-norm solution, and a warning says
+    which singular values were taken for 0: up to (n + sqrt(m)) eps times the largest.
     """
-    try:
-        triangle = _reduced(shards)
-        triangle.wait_to_read()
-    except mx.base.MXNetError as error:  # of MXNet 2, whose LAPACK refuses a NaN
-        raise ValueError(f"A or b holds NaN or infinity: {error}") from error
+    triangle = r_factor(shards)
     R, z = triangle[: shards.n, : shards.n], triangle[: shards.n, shards.n :]
     lengths = (R * R).sum(axis=0).sqrt().asnumpy()
-    shards.check_finite(lengths, z.asnumpy())
-    L, least = R.T, max(shards.m, shards.n) * shards.eps
+    shards.check_finite(lengths)
+    L, least = R.T, shards.rank_cut
     condition = _condition(L, lengths) if lengths.all() else numpy.inf
-    R_host, z_host = R.asnumpy(), z.asnumpy()[:, 0]
     if condition < 0.01 / least:
         rank, x = shards.n, mx.nd.linalg.trsm(L, z, transpose=True).asnumpy()[:, 0]
     else:
         # The shortest of the x that minimise ||R x - z||, on the host: n x n is small.
-        U, s, Vt = numpy.linalg.svd(R_host)
+        U, s, Vt = numpy.linalg.svd(R.asnumpy())
         rank = int((s > s[0] * least).sum())
-        x = Vt[:rank].T @ ((U[:, :rank].T @ z_host) / s[:rank])
-        lengths = numpy.full(shards.n, numpy.linalg.norm(lengths))  # s is not scaled
+        x = Vt[:rank].T @ ((U[:, :rank].T @ z.asnumpy()[:, 0]) / s[:rank])
     if rank < shards.n:
         log.warning(
-            "A has rank %d, not %d: x is the minimum-norm solution", rank, shards.n
-        )
-    gradient = R_host.T @ (z_host - R_host @ x)
-    facts = {"lengths": lengths, "condition": condition, "rank": rank}
-    yield Answer(x, gradient=gradient, **facts)
+            "singular values of A below %.0e of the largest are taken for 0 in %s: "
+            "rank %d of %d, and x is the minimum-norm solution%s",
+            least, shards.dtype, rank, shards.n,
+            "" if shards.dtype == "float64" else "; float64 decides",
+        )  # fmt: skip
+    norm = float(numpy.linalg.norm(lengths))
+    yield Answer(x, norm_of_A=norm, condition=condition, rank=rank)
 
 
-def _reduced(shards: RowShards) -> mx.nd.NDArray:
+def r_factor(shards: RowShards) -> mx.nd.NDArray:
     """Return the R factor (n + 1, n + 1) of [A b], on the first device."""
     width = shards.n + 1
     # A QR of fewer rows than columns gains nothing, and it takes several times its
-    # rows' memory, so that large blocks are taken in parts.
-    shards.block_rows = rows = max(shards.block_rows, width)
-    triangles: dict[int, mx.nd.NDArray] = {}
-    for blocks in shards.rounds():
-        for k, A, b in blocks:
-            for start in range(0, A.shape[0], rows):
-                A_rows, b_rows = A[start : start + rows], b[start : start + rows]
-                parts = [mx.nd.concat(A_rows, b_rows, dim=1)]
-                if k in triangles:
-                    parts.insert(0, triangles[k])
-                triangles[k] = _triangle(parts, width)
-    first = shards.devices[min(triangles)]
-    stacked = [triangles[k].as_in_context(first) for k in sorted(triangles)]
-    return stacked[0] if len(stacked) == 1 else _triangle(stacked, width)
+    # rows' memory, so that large shards are taken in parts.
+    rows = max(PART_NUMBERS // width, width)
+    triangles = []
+    for A, b in shards:
+        triangle = None
+        for start in range(0, A.shape[0], rows):
+            A_rows, b_rows = A[start : start + rows], b[start : start + rows]
+            part = [mx.nd.concat(A_rows, b_rows, dim=1)]
+            triangle = _triangle(part if triangle is None else [triangle, *part], width)
+        triangles.append(triangle)
+    first = shards.devices[0]
+    stacked = [triangle.as_in_context(first) for triangle in reversed(triangles)]
+    try:
+        R = stacked[0] if len(stacked) == 1 else _triangle(stacked, width)
+        R.wait_to_read()
+    except mx.base.MXNetError:  # of MXNet 2, whose LAPACK refuses a NaN
+        shards.check_finite(numpy.nan)
+    shards.check_finite(R.asnumpy())
+    return R
 
 
 def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:

@@ -1,4 +1,4 @@
-"""Data-parallel least squares: five methods behind one function.
+"""Data-parallel least squares: four methods behind one function.
 
 Sources: the notes; Paige and Saunders (1982) for CGLS; Demmel et al.,
 "Communication-optimal parallel and sequential QR" (2012) for TSQR.
@@ -21,34 +21,23 @@ from d2lpar.devices import label, parse
 from d2lpar.epochs import check_whole, choose
 from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
-from d2lpar.least_squares.direct import normal, tsqr
-from d2lpar.least_squares.iterative import cgls, gradient
-from d2lpar.least_squares.rows import (
-    BLOCK_BYTES,
-    RESIDENT_BYTES,
-    Answer,
-    Residual,
-    RowShards,
-)
+from d2lpar.least_squares.direct import normal, r_factor, tsqr
+from d2lpar.least_squares.iterative import cgls
+from d2lpar.least_squares.rows import Answer, RowShards
 from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
 
 log = logging.getLogger("d2lpar")
 
 LONGEST_X = 1_000  # that is recorded whole
-METHODS = {
-    "normal": normal,
-    "tsqr": tsqr,
-    "cgls": cgls,
-    "gradient": gradient,
-    "averaging": averaging,
-}
+METHODS = {"normal": normal, "tsqr": tsqr, "cgls": cgls, "averaging": averaging}
 BRIEF: dict[str, dict] = {
     "averaging": {"num_epochs": 1, "steps_per_epoch": 2},
     "cgls": {"tol": 0.5},
-    "gradient": {"tol": 0.5},
 }
-WARN_IF_OFF_BY = 5e-3  # relative to ||x||, as the gradient that is left allows
+# A condition is estimated after cgls for so many columns; above these it is no proof.
+MOST_COLUMNS = 300
+MAX_CONDITION = {"float64": 1e5, "float32": 1e3}
 
 
 @dataclass(frozen=True)
@@ -56,8 +45,9 @@ class Solution:
     """Hold what :func:`solve` found: `x` (n,), in the dtype of the computation.
 
     `residual_norm` is ||A x - b||, or NaN with an empty history; `seconds` do not
-    include measuring it. `condition` (of A with columns scaled to length 1) and `rank`
-    are from "normal" and "tsqr"; below rank n, x is the minimum-norm solution.
+    include measuring and examining it. `condition` (of A with columns scaled to length
+    1) and `rank` are from "normal" and "tsqr"; below rank n, x is the minimum-norm
+    solution.
     """
 
     x: numpy.ndarray
@@ -77,31 +67,31 @@ def solve(
     devices: str | Sequence[mx.Context] = "auto",
     method: str = "normal",
     dtype: str = "float64",
-    block_bytes: int = BLOCK_BYTES,
-    resident_bytes: int = RESIDENT_BYTES,
     reference: numpy.ndarray | None = None,
     residual: bool = True,
     **options,
 ) -> Solution:
-    """Return the x (n,) that minimises ||A x - b||, for A (m, n) and b (m,).
+    """Return the x (n,) that minimises ||A x - b||, for arrays A (m, n) and b (m,).
 
-    A and b are arrays or paths of ``.npy`` files. Beyond `resident_bytes` A is read in
-    blocks of `block_bytes` per device (not by "averaging"). `dtype`, of computation and
-    x, is float64 or float32. Without `residual` the history, of distances to a
-    `reference` (n,), and a last pass over A are left out. `options` are the method's.
+    `dtype`, of computation and x, is float64 or float32; squares of the numbers must be
+    in its range. The history has distances to a `reference` (n,); without `residual`
+    the history, a last pass over A and the examination below are left out. `options`
+    are the method's.
 
-    Unless A^T (A x - b) is zero up to rounding and `tol`, "normal" and "tsqr" raise
-    ValueError, "cgls" and "gradient" log a warning; "averaging" is not examined. Raises
-    ValueError also for numbers not finite, and for "normal" on a rank-deficient or too
-    ill-conditioned A; TypeError for masked, sparse and complex arrays;
-    :class:`DivergedError` by "averaging"; :class:`DeviceError` for a deadlock.
+    "normal" and "tsqr" raise ValueError unless A^T (A x - b) is zero up to rounding;
+    "normal" refuses a rank-deficient or too ill-conditioned A. "cgls" warns of a
+    condition above 1e5 (float64) or 1e3 (float32), at which its stopping proves little,
+    for up to 300 columns, at the cost of one "tsqr"; for more columns the condition is
+    not known. "averaging" misses the optimum. Raises ValueError for NaN and infinity;
+    TypeError for masked, sparse and complex arrays; :class:`DivergedError` by
+    "averaging"; :class:`DeviceError` for a deadlock.
     """
     devices = choose(devices, None)
     if method not in METHODS:
         raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
     _check_threads(devices)
     with numpy.errstate(all="ignore"):  # what over- or underflows is found out
-        shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes)
+        shards = RowShards(A, b, devices, dtype)
         if reference is not None:
             reference = shards.vector("reference", reference)
         history, seconds, begin = [], 0.0, time.perf_counter()
@@ -109,12 +99,16 @@ def solve(
             npx.waitall()
             seconds += time.perf_counter() - begin
             if residual:
-                gradient = answer.lengths is not None
-                at = answer.residual or shards.residual(answer.x, gradient)
-                answer = answer._replace(residual=at)
-                history.append(_point(shards, answer, at.norm, seconds, reference))
+                # The gradient, only of the last: half as much work again.
+                norm, gradient = shards.residual(answer.x, answer.norm_of_A is not None)
+                history.append(_point(shards, answer, norm, seconds, reference))
             begin = time.perf_counter()
-        _examine(shards, method, answer)
+        if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
+            raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
+        if residual and answer.norm_of_A is not None:
+            shards.check_finite(norm, gradient)
+            size = float(numpy.linalg.norm(gradient))
+            _examine(shards, method, answer, size)
     return Solution(
         x=answer.x.astype(shards.dtype),
         residual_norm=history[-1].residual_norm if residual else numpy.nan,
@@ -134,7 +128,7 @@ def _point(
     seconds: float,
     reference: numpy.ndarray | None,
 ) -> PointRecord:
-    of_devices = [shards.residual(x, False).norm for x in answer.device_xs]
+    of_devices = [shards.residual(x, False)[0] for x in answer.device_xs]
     distance = None
     if reference is not None:  # relative, or ||x|| if the reference is 0
         norm = numpy.linalg.norm
@@ -154,39 +148,29 @@ def _check_threads(devices: Sequence[mx.Context]) -> None:
         )
 
 
-def _examine(shards: RowShards, method: str, answer: Answer) -> None:
-    """Refuse or warn of an x whose residual is not orthogonal to A's columns."""
-    if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
-        raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
-    at, lengths = answer.residual, answer.lengths
-    if at is None and answer.gradient is not None:
-        at = Residual(answer.x, shards.norm_of_b, answer.gradient)
-    if at is not None:
-        shards.check_finite(at.norm, at.gradient)
-    if at is None or lengths is None:  # of averaging, or warned of already
-        return
-    if not numpy.square(lengths, dtype=shards.dtype).any():
-        raise ValueError(f"A is zero in {shards.dtype}, or its squares are: scale A")
-    # Higham, Accuracy and Stability of Numerical Algorithms, theorem 20.3.
-    rounding = max(shards.m, shards.n, 10) * shards.rounding(at.x, lengths)
-    asked_for = 10 * answer.tol * shards.n**0.5 * at.norm
-    seen = lengths > 0
-    largest = float((abs(at.gradient[seen]) / lengths[seen]).max())
-    if largest > max(rounding, asked_for):
-        found = (
-            f"method {method} in {shards.dtype}: the residual has a cosine of "
-            f"{largest / at.norm:.0e} with a column of A, and rounding explains "
-            f"{rounding / at.norm:.0e}: use float64 or method tsqr, or scale A"
+def _examine(shards: RowShards, method: str, answer: Answer, size: float) -> None:
+    """Refuse or warn of an x with an ||A^T r|| of `size` that rounding cannot explain.
+
+    And warn of an A whose condition lets cgls stop too early.
+    """
+    assert answer.norm_of_A is not None
+    reached = answer.norm_of_A * numpy.linalg.norm(answer.x) + shards.norm_of_b
+    least = answer.norm_of_A * reached * 10 * shards.rank_cut
+    if method != "cgls" and size > least:
+        raise ValueError(
+            f"method {method} in {shards.dtype}: ||A^T r|| is {size:.1e}, and rounding "
+            f"explains {least:.1e}: use float64 or method tsqr, or scale A"
         )
-        if not answer.tol:
-            raise ValueError(found)
-        log.warning("%s", found)
-    elif answer.may_be_off > WARN_IF_OFF_BY:
+    if method != "cgls" or shards.n > MOST_COLUMNS:
+        return
+    s = numpy.linalg.svd(r_factor(shards).asnumpy()[:-1, :-1], compute_uv=False)
+    condition = s[0] / s[: shards.m][-1]
+    if condition > MAX_CONDITION[shards.dtype.name]:
         log.warning(
-            "A is ill-conditioned: by method %s x may be off by %.0e or more of its "
-            "norm: use tsqr",
-            method, answer.may_be_off,
-        )  # fmt: skip
+            "A's condition is about %.0e: x of cgls and its residual may be far off, "
+            "although A^T r is small: use method tsqr",
+            condition,
+        )
 
 
 def measure(
@@ -203,31 +187,27 @@ def measure(
     """Solve a problem `repeats` times, yielding a record per point of each history.
 
     `data` defaults to the notes' problem, 10,000 x 1,000; `num_epochs` are of
-    "averaging"; `options` are for :func:`solve`. If A is in memory, iterative
-    methods start at the notes' x. The last record of a repeat holds the first five
-    elements of x, and for "averaging" up to 1,000.
+    "averaging"; `options` are for :func:`solve`. "cgls" starts at the notes' x. The
+    last record of a repeat holds the first five elements of x, and for "averaging" up
+    to 1,000.
     """
     check_whole("repeats", repeats)
     data = data or datasets.uniform_problem(10_000, 1_000, seed)
-    A, b, reference = data.A, data.b, None
+    A, b = data.A, data.b
     options.update(devices=choose(devices, num_devices), method=method)
     if method == "averaging":
         options.update(num_epochs=num_epochs, seed=seed)
-    if not hasattr(A, "filename"):  # in memory
-        reference = numpy.linalg.lstsq(A, b, rcond=None)[0]
-        if method in ("gradient", "cgls"):  # from the x that averaging starts at
-            rng = numpy.random.default_rng([seed, 1])
-            options.setdefault("x0", rng.random(A.shape[1]))
+    if method == "cgls":  # from the x that averaging starts at
+        x0 = numpy.random.default_rng([seed, 1]).random(A.shape[1])
+        options.setdefault("x0", x0)
+    reference = numpy.linalg.lstsq(A, b, rcond=None)[0]
     # The first call of an operator is slow: solve some of the rows, briefly.
     few = max(len(b) // 100, A.shape[1])
     with _unwarned():
         solve(A[:few], b[:few], **{**options, **BRIEF.get(method, {})})
-    # A mapping's pages would count in the peak of the memory.
-    A = getattr(A, "filename", A)
     for repeat in range(repeats):
         with _unwarned() if repeat else contextlib.nullcontext():
             solution = solve(A, b, reference=reference, **options)
-        peak = round(host.process_status("VmHWM") / 1e6)
         *points, last = solution.history
         whole = method == "averaging" and len(solution.x) <= LONGEST_X
         last = msgspec.structs.replace(
@@ -236,7 +216,7 @@ def measure(
             x_begins=solution.x[:5].tolist(),
         )
         for point in (*points, last):
-            yield msgspec.structs.replace(point, repeat=repeat, peak_resident_mb=peak)
+            yield msgspec.structs.replace(point, repeat=repeat)
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ def test_every_link_leads_somewhere(page):
 def test_readme_lists_the_chapters_in_their_order():
     rows = re.findall(r"^\| (\d+) \| \[(\w+)\]\((\S+)\)", text_of(README), re.MULTILINE)
     numbers = {name: int(k) for k, name, _ in rows}
-    assert list(numbers.values()) == list(range(1, 15))
+    assert list(numbers.values()) == sorted(set(numbers.values()))
     assert numbers.keys() == {path.stem for path in CHAPTERS}
     assert numbers.items() >= {(e.name, e.number) for e in EXPERIMENTS.values()}
     assert all(path == f"chapters/{name}.py" for _, name, path in rows)

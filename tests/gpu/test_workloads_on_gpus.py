@@ -167,11 +167,10 @@ def problem(m=603, n=20):
     return rng.normal(size=(m, n)), rng.normal(size=m)
 
 
-@pytest.mark.parametrize("blocks", [{}, {"block_bytes": 8000, "resident_bytes": 0}])
-@pytest.mark.parametrize("method", ["normal", "tsqr", "cgls", "gradient"])
-def test_least_squares_are_lapacks(method, blocks, gpus):
+@pytest.mark.parametrize("method", ["normal", "tsqr", "cgls"])
+def test_least_squares_are_lapacks(method, gpus):
     A, b = problem()
-    solution = solve(A, b, devices=gpus, method=method, **blocks)
+    solution = solve(A, b, devices=gpus, method=method)
     right = numpy.linalg.lstsq(A, b, rcond=None)[0]
     numpy.testing.assert_allclose(solution.x, right, rtol=1e-6, atol=1e-8)
     norm = numpy.linalg.norm(A @ right - b)

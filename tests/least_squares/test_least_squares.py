@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from support.command import python
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
@@ -12,8 +11,7 @@ from d2lpar.least_squares import METHODS, LeastSquare, measure, solve
 from d2lpar.machine import host
 
 DIRECT = ("normal", "tsqr")
-EXACT = (*DIRECT, "cgls", "gradient")
-BLOCKS = {"block_bytes": 7 * 8 * 50, "resident_bytes": 0}  # 50 rows of 7 numbers
+EXACT = (*DIRECT, "cgls")
 
 
 def lapack(A, b):
@@ -28,16 +26,19 @@ def problem(m, n, seed=0):
     return rng.normal(size=(m, n)), rng.normal(size=m)
 
 
-def with_condition(condition, n=30, m=200, seed=0):
-    """Singular values evenly on a logarithmic scale.
+def graded(m, n, rng, condition):
+    """A with singular values evenly on a logarithmic scale, from 1 down."""
+    k = min(m, n)
+    U, _ = np.linalg.qr(rng.normal(size=(m, k)))
+    V, _ = np.linalg.qr(rng.normal(size=(n, k)))
+    return (U * np.logspace(0, -np.log10(condition), k)) @ V.T
 
-    b is A times a vector of ordinary size, and a residual that A cannot reach.
-    """
+
+def with_condition(condition, n=30, m=200, seed=0):
+    """b is A times a vector of ordinary size, and a residual that A cannot reach."""
     rng = np.random.default_rng(seed)
-    s = np.logspace(0, -np.log10(condition), n)
-    U, _ = np.linalg.qr(rng.normal(size=(m, n)))
-    V, _ = np.linalg.qr(rng.normal(size=(n, n)))
-    A, rest = (U * s) @ V.T, rng.normal(size=m)
+    A, rest = graded(m, n, rng, condition), rng.normal(size=m)
+    U, _ = np.linalg.qr(A)
     return A, A @ rng.normal(size=n) + rest - U @ (U.T @ rest)
 
 
@@ -117,8 +118,6 @@ def test_ill_conditioned(dtype, condition, normal, caplog):
     _, left = lapack(A, b)
     most = left + (1e-9 if dtype == "float64" else 1e-4) * np.linalg.norm(b)
     options = {"devices": "cpu:3", "dtype": dtype}
-    assert solve(A, b, method="cgls", **options).residual_norm <= most
-    caplog.clear()
     solution = solve(A, b, method="tsqr", **options)
     assert solution.residual_norm <= most
     assert condition / 3 < solution.condition < 3 * condition
@@ -131,81 +130,83 @@ def test_ill_conditioned(dtype, condition, normal, caplog):
         assert ("normal equations square it" in caplog.text) == (normal == "warns")
 
 
-@pytest.mark.parametrize("condition", [1e2, 1e4, 2e5, 1e8])
-def test_cgls_warns_of_an_x_that_is_off_though_its_residual_is_right(condition, caplog):
-    A, b = with_condition(condition)
-    best, _ = lapack(A, b)
-    x = solve(A, b, devices="cpu:2", method="cgls").x
-    off = np.linalg.norm(x - best) / np.linalg.norm(best)
-    assert ("x may be off" in caplog.text) == (off > 0.05) == (condition > 1e5)
-    assert off < 1e-5 or caplog.messages
+@pytest.mark.parametrize("condition", [8e2, 3e4])
+def test_normal_equations_are_refined(condition):
+    """So that they lose the digits of the condition, and not of its square."""
+    rng = np.random.default_rng(0)
+    A, x = graded(200, 30, rng, condition), rng.normal(size=30)
+    found = solve(A, A @ x, devices="cpu:2", method="normal").x
+    assert np.linalg.norm(found - x) < 1e-14 * condition
 
 
-def some_system(seed, dtype="float64"):
+@pytest.mark.parametrize(
+    ("dtype", "near", "limit"), [("float64", 1e-5, 1e5), ("float32", 1e-2, 1e3)]
+)
+@pytest.mark.parametrize("shape", [(200, 30), (12, 12), (5, 17)])
+def test_cgls_is_right_up_to_a_condition_and_warns_above(
+    dtype, near, limit, shape, caplog
+):
+    for seed, condition in enumerate((0.4 * limit, 2.5 * limit)):
+        rng = np.random.default_rng(seed)
+        A, b = graded(*shape, rng, condition), rng.normal(size=shape[0])
+        caplog.clear()
+        x = solve(A, b, devices="cpu:2", method="cgls", dtype=dtype).x
+        assert ("condition is about" in caplog.text) == (condition > limit)
+        if condition < limit:
+            excess = np.linalg.norm(A @ x - b) - lapack(A, b)[1]
+            assert excess <= near * np.linalg.norm(b)
+
+
+def nearly_equal_columns(seed):
+    """A column that another one and noise of any size make: of any condition."""
+    rng = np.random.default_rng(seed)
+    m, n = int(rng.integers(3, 9)), int(rng.integers(2, 7))
+    A, b = rng.random((m, n)), rng.random(m)
+    A[:, 0] = 3 * A[:, -1] + 10 ** rng.uniform(-13, -1) * rng.random(m)
+    return A, b
+
+
+def some_system(seed):
     """Any shape, rank, condition and scale; b is reached, nearly reached, or random."""
     rng = np.random.default_rng(seed)
     m, n = rng.integers(2, 60), rng.integers(1, 15)
-    rank = min(m, n, rng.integers(1, 15)) if seed % 4 == 0 else min(m, n)
-    U, _ = np.linalg.qr(rng.normal(size=(m, rank)))
-    V, _ = np.linalg.qr(rng.normal(size=(n, rank)))
-    A = (U * np.logspace(0, -rng.uniform(0, 14), rank)) @ V.T
+    A = graded(m, n, rng, 10 ** rng.uniform(0, [3, 14][seed % 2]))
+    if seed % 4 == 0:
+        A[:, -1] = A[:, 0]
     A = [A, A + 1e5, rng.normal(size=(m, n)) * np.logspace(-5, 5, n)][seed % 3]
     b = A @ rng.normal(size=n)
     b = b + np.linalg.norm(b) * rng.normal(size=m) * [0, 1e-6, 1][seed % 5 % 3]
-    largest = 30 if dtype == "float64" else 3
-    A, b = (array * 10 ** rng.uniform(-largest, largest) for array in (A, b))
-    return A.astype(dtype), b.astype(dtype)
+    return A * 10 ** rng.uniform(-3, 3), b * 10 ** rng.uniform(-3, 3)
+
+
+# How many of 20 systems in float64, and of 8 in float32, are answered without a word.
+SILENT = {"normal": (8, 2), "tsqr": (10, 3), "cgls": (4, 1)}
 
 
 @pytest.mark.parametrize("method", EXACT)
 @pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-5), ("float32", 1e-3)])
-def test_any_answer_is_right_or_warned_of_or_refused(method, dtype, near, caplog):
-    options, right = {"max_iterations": 200} if method == "gradient" else {}, 0
-    for seed in range(20 if dtype == "float32" or method == "gradient" else 60):
-        A, b = some_system(seed, dtype)
-        options["devices"] = f"cpu:{seed % 3 + 1}"
+@pytest.mark.parametrize("system", [some_system, nearly_equal_columns])
+def test_any_answer_is_right_or_warned_of_or_refused(
+    method, dtype, near, system, caplog
+):
+    silent = 0
+    for seed in range(20 if dtype == "float64" else 8):
+        A, b = (array.astype(dtype) for array in system(seed))
         caplog.clear()
         try:
-            x = solve(A, b, method=method, dtype=dtype, **options).x
+            x = solve(A, b, method=method, dtype=dtype, devices=f"cpu:{seed % 3 + 1}").x
         except ValueError:
             continue
+        if caplog.messages:
+            continue
+        silent += 1
         A, b = A.astype(float), b.astype(float)
         excess = np.linalg.norm(A @ x - b) - lapack(A, b)[1]
-        wrong = excess > near * np.linalg.norm(b)
-        assert caplog.messages or not wrong, seed
-        right += not wrong
-    assert right > 5
-
-
-def test_gradient_descent_looks_for_a_hidden_singular_value(caplog):
-    for smallest in (0.5, 1e-9):
-        A, b = np.diag([1, 1, smallest]), np.ones(3)
-        solve(A, b, devices="cpu:1", method="gradient")
-        assert ("conjugate steps still lower" in caplog.text) == (smallest == 1e-9)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_cgls_stops_at_rounding(dtype):
-    """A goal that cannot be reached; null spaces, in which steps would be huge."""
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        m, n, rank = rng.integers(2, 30, size=3)
-        A = rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n))
-        b = rng.normal(size=m)
-        solution = solve(A, b, devices="cpu:2", method="cgls", dtype=dtype, tol=1e-30)
-        assert solution.history[-1].iteration < 20 * n
-        s = np.linalg.svd(A, compute_uv=False)
-        if s[min(m, n, rank) - 1] > s[0] / 30:
-            best = np.linalg.lstsq(A, b, rcond=1e-8)[0]
-            off = np.linalg.norm(solution.x - best) / np.linalg.norm(best)
-            assert off < (1e-6 if dtype == "float64" else 1e-2)
-        assert np.linalg.norm(A @ solution.x - b) <= np.linalg.norm(b)
-
-
-@pytest.mark.parametrize("method", ["cgls", "gradient"])
-def test_the_limit_of_iterations_is_named(method, caplog):
-    solve(*problem(60, 9), devices="cpu:1", method=method, max_iterations=2)
-    assert "after 2 iterations" in caplog.text
+        # No computation of A x is nearer than the second term.
+        computed = 10 * np.finfo(dtype).eps * np.linalg.norm(A) * np.linalg.norm(x)
+        assert excess <= near * np.linalg.norm(b) + computed, seed
+    if system is some_system:
+        assert silent >= SILENT[method][dtype == "float32"]
 
 
 @pytest.mark.parametrize("method", DIRECT)
@@ -221,18 +222,23 @@ def test_badly_scaled_columns_do_no_harm(method):
     assert solve(A, b, devices="cpu:2", method="tsqr").rank < 10
 
 
-def test_the_rank_is_that_of_the_computations_dtype(caplog):
-    A, b = problem(100, 3)
-    A = (A + 1e6).astype("float32")
-    assert np.linalg.lstsq(A, b, rcond=None)[2] == 3
-    for dtype, rank in (("float64", 3), ("float32", 1)):
-        solution = solve(A, b, devices="cpu:2", method="tsqr", dtype=dtype)
-        assert solution.rank == rank
-    assert "A has rank 1, not 3" in caplog.text
+@pytest.mark.parametrize("rows", [200, 2_000, 50_000])
+def test_a_rank_in_float32_does_not_depend_on_the_number_of_rows(rows, caplog):
+    """Of condition 800; and a column that is twice another one, whatever the rows."""
+    rng = np.random.default_rng(rows)
+    A = rng.random((rows, 4))
+    A[:, 0] = A[:, 2] - 5e-4 * A[:, 0]
+    b = A @ [4.0, -3.0, 2.0, 1.0]
+    options = {"devices": "cpu:2", "method": "tsqr", "dtype": "float32"}
+    solution = solve(A, b, **options)
+    assert solution.rank == 4 and not caplog.messages
+    np.testing.assert_allclose(solution.x, [4, -3, 2, 1], atol=2e-2)
+    A[:, 0] = 2 * A[:, 3]
+    assert solve(A, b, **options).rank == 3
+    assert "in float32: rank 3 of 4" in caplog.text and "float64 dec" in caplog.text
 
 
-@pytest.mark.parametrize("residual", [True, False])
-def test_a_cholesky_factor_that_is_none_is_refused(residual, monkeypatch):
+def test_a_cholesky_factor_that_is_none_is_refused(monkeypatch):
     """MXNet on a GPU does not see that a factorisation fails, and goes on."""
     A, b = problem(300, 8)
     potrf = mx.nd.linalg.potrf
@@ -245,7 +251,7 @@ def test_a_cholesky_factor_that_is_none_is_refused(residual, monkeypatch):
     for make in (lambda G: mx.nd.ones_like(G) * np.nan, first_half):
         monkeypatch.setattr(mx.nd.linalg, "potrf", make)
         with pytest.raises(ValueError, match=r"method normal in float64.* tsqr"):
-            solve(A, b, devices="cpu:2", method="normal", residual=residual)
+            solve(A, b, devices="cpu:2", method="normal")
 
 
 @pytest.mark.parametrize("method", EXACT)
@@ -258,24 +264,6 @@ def test_large_numbers_are_solved_and_too_large_ones_refused(method):
 
 
 @pytest.mark.parametrize("method", EXACT)
-@pytest.mark.parametrize(
-    ("dtype", "of_A", "of_b"), [("float64", 1e-250, 1e-100), ("float32", 1e-36, 1e-11)]
-)
-def test_numbers_whose_products_underflow_are_refused(method, dtype, of_A, of_b):
-    """A^T b is 0, as if b were orthogonal to A."""
-    rng = np.random.default_rng(0)
-    A, b = rng.normal(size=(13, 6)) * of_A, rng.normal(size=13) * of_b
-    with pytest.raises(ValueError, match="scale A|too ill-conditioned"):
-        solve(
-            A.astype(dtype),
-            b.astype(dtype),
-            method=method,
-            dtype=dtype,
-            devices="cpu:2",
-        )
-
-
-@pytest.mark.parametrize("method", EXACT)
 def test_of_zeros(method):
     A, b = problem(30, 4)
     with np.errstate(all="raise"):  # the user's own setting does no harm
@@ -284,7 +272,7 @@ def test_of_zeros(method):
     assert zero.residual_norm == 0
 
 
-# What may be given, larger than memory
+# What may be given
 
 
 def test_lists_whole_numbers_and_mxnets_arrays():
@@ -299,44 +287,19 @@ def test_lists_whole_numbers_and_mxnets_arrays():
 def test_what_is_solved_is_left_as_it_is(method):
     """cpu(0) reads A where it is: it must neither change nor become read-only."""
     A, b = problem(300, 8)
+    brief = {"num_epochs": 1, "steps_per_epoch": 2} if method == "averaging" else {}
     before = A.copy(), b.copy()
-    solve(A, b, devices="cpu:2", method=method)
+    solve(A, b, devices="cpu:2", method=method, **brief)
     assert (A == before[0]).all() and (b == before[1]).all()
     assert A.flags.writeable and b.flags.writeable
     A.flags.writeable = False
-    solve(A, b, devices="cpu:2", method=method)
-
-
-def as_path(A, folder):
-    np.save(folder / "A.npy", A)
-    return folder / "A.npy"
-
-
-def as_path_in_columns(A, folder):
-    return str(as_path(np.asfortranarray(A), folder))
-
-
-def as_mapping(A, folder):
-    return np.load(as_path(A, folder), mmap_mode="r")
-
-
-@pytest.mark.parametrize("store", [as_path, as_path_in_columns, as_mapping])
-def test_rows_in_blocks_give_the_same(tmp_path, store):
-    A, b = problem(1003, 7)
-    stored = store(A, tmp_path)
-    best, left = lapack(A, b)
-    for method in EXACT:
-        solution = solve(stored, b, devices="cpu:3", method=method, **BLOCKS)
-        np.testing.assert_allclose(solution.residual_norm, left, rtol=1e-8)
-        np.testing.assert_allclose(solution.x, best, atol=1e-8)
-    x = solve(stored, b, devices="cpu:2").x  # at once
-    np.testing.assert_allclose(x, best, atol=1e-8)
+    solve(A, b, devices="cpu:2", method=method, **brief)
 
 
 @pytest.mark.parametrize("method", EXACT)
 def test_the_pass_that_measures_the_residual_can_be_left_out(method):
     A, b = problem(500, 7)
-    options = {"devices": "cpu:2", "method": method, **BLOCKS}
+    options = {"devices": "cpu:2", "method": method}
     with_residual = solve(A, b, **options)
     solution = solve(A, b, residual=False, **options)
     np.testing.assert_array_equal(solution.x, with_residual.x)
@@ -344,67 +307,22 @@ def test_the_pass_that_measures_the_residual_can_be_left_out(method):
     assert solution.condition == with_residual.condition
 
 
-PEAK = """if True:
-    import sys, numpy
-    from d2lpar.least_squares import solve
-    from d2lpar.machine.host import process_status
-
-    path, options = sys.argv[1], {"block_bytes": 2**22, "resident_bytes": 0}
-    A = numpy.load(path, mmap_mode="r")
-    b = numpy.arange(len(A)) % 7 / 7
-    solve(A[:20_000], b[:20_000], devices="cpu:2", method="cgls", **options)
-    before = process_status("VmHWM")
-    solve(path, b, devices="cpu:2", method="cgls", **options)
-    print(process_status("VmHWM") - before)
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """An A of 1,000,000 x 50 on disk, 400 MB: random rows, over and over."""
-    rows, path = np.random.default_rng(0).random((20_000, 50)), tmp_path / "A.npy"
-    with open(path, "wb") as f:
-        header = {"descr": "<f8", "fortran_order": False, "shape": (1_000_000, 50)}
-        np.lib.format.write_array_header_1_0(f, header)
-        for _ in range(50):
-            rows.tofile(f)
-    peak = python(PEAK, path, OMP_NUM_THREADS="1")
-    path.unlink()
-    assert int(peak) < 100e6
+def test_the_limit_of_iterations_is_named(caplog):
+    solve(*problem(60, 9), devices="cpu:1", method="cgls", max_iterations=2)
+    assert "after 2 iterations" in caplog.text
 
 
 # What cannot be solved
 
 
-def test_a_path_that_is_no_right_array_is_named(tmp_path):
-    A, b = problem(9, 3)
-    paths = {name: tmp_path / name for name in ("A.npy", "b.npy", "A.npz", "A.csv")}
-    np.save(paths["A.npy"], A)
-    np.save(paths["b.npy"], b[:, None])
-    np.savez(paths["A.npz"], A=A)
-    np.savetxt(paths["A.csv"], A, delimiter=",")
-    (tmp_path / "short.npy").write_bytes(paths["A.npy"].read_bytes()[:-8])
-    (tmp_path / "empty.npy").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=r"A is of shape \(9, 3\), b of shape \(9, 1\)"
-    ):
-        solve(paths["A.npy"], paths["b.npy"], devices="cpu:2")
-    for name in ("A.npz", "A.csv", "short.npy", "empty.npy"):
-        with pytest.raises(ValueError, match=rf"A, .*{name}: write the path of a .npy"):
-            solve(tmp_path / name, b, devices="cpu:2")
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_not_finite_is_refused(method):
-    value = np.inf if method == "normal" else np.nan
-    A, b = problem(150, 4)
-    A[137, 2] = value
-    with pytest.raises(ValueError, match="holds NaN or infinity"):
-        solve(A, b, devices="cpu:2", method=method)
-    A, b = problem(50, 4)
-    b[11] = value
-    with pytest.raises(ValueError, match="holds NaN or infinity"):
-        solve(A, b, devices="cpu:2", method=method)
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_the_array_that_is_not_finite_is_named(method, value):
+    for name, place in (("A", (41, 3)), ("b", 17)):
+        A, b = problem(64, 5)
+        {"A": A, "b": b}[name][place] = value
+        with pytest.raises(ValueError, match=f"{name} holds NaN or infinity"):
+            solve(A, b, devices="cpu:2", method=method)
 
 
 SOME = np.ones((60, 4)), np.ones(60)
@@ -415,25 +333,12 @@ SOME = np.ones((60, 4)), np.ones(60)
     [
         (np.ones((4, 2)), np.ones(3), {}, ValueError, r"b of shape \(3,\)"),
         (np.ones((0, 2)), np.ones(0), {}, ValueError, r"A is of shape \(0, 2\)"),
-        (
-            np.ones((4, 2)) * 1j,
-            np.ones(4),
-            {},
-            TypeError,
-            "A is complex128: convert",
-        ),
-        (np.ma.ones((4, 2)), np.ones(4), {}, TypeError, "A is a masked array, whose"),
+        (SOME[0] * 1j, SOME[1], {}, TypeError, "A is complex128: convert"),
         (*SOME, {"method": "svd"}, ValueError, "method 'svd': write one of normal"),
         (*SOME, {"dtype": "float16"}, ValueError, "dtype float16"),
-        (*SOME, {"method": "normal", "tol": 1e-3}, TypeError, "'tol'"),
         (*SOME, {"tol": 5}, ValueError, "tol 5: write a number between 0 and 1"),
-        (*SOME, {"tol": [0.1]}, ValueError, r"tol \[0.1\]: write a number between"),
         (*SOME, {"x0": np.ones(7)}, ValueError, r"x0 \(7,\): write \("),
-        (*SOME, {"reference": np.ones(7)}, ValueError, r"reference \(7,\): write \("),
-        (*SOME, {"max_iterations": 1.5}, ValueError, "max_iterations 1.5: write a"),
-        (*SOME, {"method": "averaging", "resident_bytes": 0}, ValueError, "A in mem"),
-        (*SOME, {"method": "averaging", "lr": np.inf}, ValueError, "lr inf: write a"),
-        (*SOME, {"method": "averaging", "x0": np.ones(7)}, ValueError, r"x0 \(7,\): w"),
+        (*SOME, {"x0": [0, 1, np.inf, 0]}, ValueError, "x0 holds NaN or infinity"),
     ],
 )
 def test_what_is_no_problem_is_refused(A, b, options, error, named):
@@ -497,18 +402,23 @@ def test_on_the_notes_problem_averaging_ends_where_the_notes_do():
     assert 28.6 < last.residual_norm < 29.0
 
 
-@pytest.mark.parametrize("lr", [2e-4, 1e300])
-def test_averaging_that_diverges_says_so(lr):
+@pytest.mark.parametrize("times", [1.015, 3, 1e300])
+def test_averaging_that_diverges_says_so(times):
     """Also if it diverges so slowly that all numbers stay finite."""
     data = datasets.uniform_problem(200, 20)
-    options = {"num_epochs": 2, "steps_per_epoch": 20}
+    # Of its 100 rows a device draws 20,000: each 200 times.
+    limit = 1 / (200 * np.linalg.norm(data.A[:100], 2) ** 2)
+    options = {"method": "averaging", "num_epochs": 1, "steps_per_epoch": 20}
+    options.update(num_samples=20_000, x0=np.zeros(20), devices="cpu:2")
+    solve(data.A, data.b, lr=0.97 * limit, **options)
     with pytest.raises(DivergedError, match="in epoch .: use a smaller lr"):
-        solve(data.A, data.b, devices="cpu:2", method="averaging", lr=lr, **options)
+        solve(data.A, data.b, lr=times * limit, **options)
 
 
 def test_the_notes_class():
+    """As their script calls it."""
     data = datasets.uniform_problem(600, 30)
-    lstsq = LeastSquare(data.A, data.b, num_gpu=2, epoches=3)
+    lstsq = LeastSquare(data.A, data.b, num_gpu=2, epoches=3, steps_per_epoch=20)
     theta = lstsq.run()
     assert theta.shape == (30,) and len(lstsq.error_list) == 6
     error = lstsq.check(theta)
@@ -521,7 +431,7 @@ def test_the_notes_class():
 
 def test_a_repeated_solve_warns_once_and_its_warm_up_never(caplog):
     data = datasets.uniform_problem(200, 20, 0)
-    list(measure(1, devices="cpu", method="gradient", data=data, repeats=3,
+    list(measure(1, devices="cpu", method="cgls", data=data, repeats=3,
                  max_iterations=2))  # fmt: skip
     assert len(caplog.messages) == 1 and "after 2 iterations" in caplog.messages[0]
 
@@ -536,36 +446,20 @@ def test_measure_yields_points():
     assert seconds == sorted(seconds)
     best, _ = lapack(data.A, data.b)
     np.testing.assert_allclose(once[-1].x_begins, best[:5], atol=1e-7)
-    assert once[-1].x == [] and once[0].peak_resident_mb > 10
-    on_disk = datasets.uniform_file(300, 20)
-    (*_, last) = measure(
-        2, devices="cpu:2", method="cgls", data=on_disk, resident_bytes=0
-    )
-    assert last.distance is None
-    assert last.residual_norm == pytest.approx(points[-1].residual_norm)
+    assert once[-1].x == []
 
 
-def test_iterative_methods_start_at_the_x_of_averaging():
+def test_cgls_starts_at_the_x_of_averaging():
     """So that their distances to the optimum can be compared."""
     data = datasets.uniform_problem(300, 20)
     x0 = np.random.default_rng([3, 1]).random(20)
     brief = {"devices": "cpu:2", "data": data, "seed": 3}
-    averaged = list(measure(2, method="averaging", num_epochs=1, **brief))
+    averaged = list(measure(2, method="averaging", num_epochs=1, steps_per_epoch=2,
+                            **brief))  # fmt: skip
     assert len(averaged[-1].x) == 20  # all of it, as the notes print
-    first = next(iter(measure(2, method="gradient", max_iterations=1, **brief)))
+    first = next(iter(measure(2, method="cgls", max_iterations=1, **brief)))
     best, _ = lapack(data.A, data.b)
-    step = 0.95 / np.linalg.eigvalsh(data.A.T @ data.A)[-1]
-    x1 = x0 - step * data.A.T @ (data.A @ x0 - data.b)
+    s = data.A.T @ (data.b - data.A @ x0)
+    x1 = x0 + (s @ s) / np.sum((data.A @ s) ** 2) * s
     expected = np.linalg.norm(x1 - best) / np.linalg.norm(best)
-    assert first.distance == pytest.approx(expected, rel=1e-3)
-
-
-def test_a_problem_in_a_file_is_the_one_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    in_memory = datasets.uniform_problem(300, 20, seed=4)
-    in_file = datasets.uniform_file(300, 20, seed=4)
-    np.testing.assert_array_equal(in_file.A, in_memory.A)
-    np.testing.assert_array_equal(in_file.b, in_memory.b)
-    assert in_file.sha256 == in_memory.sha256 and list(tmp_path.iterdir())
-    in_file.folder.cleanup()
-    assert not list(tmp_path.iterdir())
+    assert first.distance == pytest.approx(expected, rel=1e-6)

@@ -124,19 +124,13 @@ book: $(VENV)/.docs-$(EXTRA)
 		-d build/doctrees . build/book
 	@echo "file://$(CURDIR)/build/book/index.html"
 
-# For a class: each chapter and the homework, without solutions in build/students/, and as
-# the source of an nbgrader course, with solutions and hidden tests, in build/graders/.
+# For a class: each chapter and the homework without solutions, in build/students/.
 # STUDENTS="homework timing" for some of them.
 students: $(VENV)/.docs-$(EXTRA)
 	$(VENV)/bin/python tools/make_students.py $(STUDENTS)
 
-# The homework's grader for Gradescope and Otter: build/grader.zip, which brings the wheels
-# that it needs for the Python of $(VENV).
+# The homework's grader for Gradescope and Otter: build/grader.zip.
 grader: $(VENV)/.docs-$(EXTRA)
-	rm -rf build/grader && mkdir -p build/grader/wheels
-	$(VENV)/bin/python -m pip wheel -q --no-deps -w build/grader/wheels .
-	$(VENV)/bin/python -m pip download -q --only-binary :all: -d build/grader/wheels \
-		numpy lazy_loader msgspec
 	$(VENV)/bin/python tools/make_students.py --grader
 
 $(VENV)/.docs-$(EXTRA): $(VENV)/.run-$(EXTRA)

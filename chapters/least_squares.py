@@ -747,8 +747,7 @@ else:
 #    51 numbers, and 50 for the first gradient, 305 in all. `normal`: 2,550. TSQR: 1,326
 #    in a triangle. Gradient descent: 964 steps of 50, 48,200.)*
 #
-# **Puzzles.** `python -m d2lpar.puzzles` has one about an average of solutions that is
-# right.
+# **Puzzles.** `least_squares`, in `python -m teaching.puzzles`.
 #
 # ## Sources
 #

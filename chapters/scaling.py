@@ -292,8 +292,6 @@ chapter.score()
 #    Rent one, unless an hour is worth more than `6 / 3 = 2` dollars. From `18 / 1 = 18`
 #    dollars per hour on, rent four.)*
 #
-# **Puzzles.** `overlap`, in `python -m d2lpar.puzzles`.
-#
 # ## Sources
 #
 # - [1] Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",

@@ -343,9 +343,6 @@ chapter.score()
 #    252 orders of five and five, so `2 / 252 = 0.8 %`. The second share is larger than
 #    5 %, because each look is another chance of a false alarm: fix n beforehand.)*
 #
-# **Puzzles.** `python -m d2lpar.puzzles` has a bug to repair: a clock that stops too
-# early.
-#
 # ## Sources
 #
 # - [1] Least-squares notes on GPU computing (in Korean), `2022_05_03.ipynb` of

@@ -7,7 +7,6 @@ from . import least_squares as least_squares
 from . import lenet as lenet
 from . import lenet_concise as lenet_concise
 from . import lenet_workers as lenet_workers
-from . import puzzles as puzzles
 from . import timing as timing
 from ._mxnet import autograd as autograd
 from ._mxnet import gluon as gluon

@@ -3,185 +3,201 @@
 #
 # | part | what | points | graded by |
 # |---|---|---|---|
-# | 1 | four functions of data parallelism | 40 | tests |
-# | 2 | uneven shards: a function and a derivation | 20 | tests (10), a person (10) |
-# | 3 | the break-even of your machine, measured | 30 | tests (10), a person (20) |
-# | 4 | one function of your choice | 10 | tests |
+# | 1 | `split_batch`, `allreduce`, `ring`, `train_batch` | 44 | tests |
+# | 2 | `batch_norm`: a layer that needs the whole batch | 10 | tests |
+# | 3 | five broken steps | 10 | tests, after you hand in |
+# | 4 | a break-even, measured | 6 and 20 | tests, and a person |
+# | 5 | a derivation | 10 | a person |
 #
-# Your code goes in place of each `raise NotImplementedError`. Test what you have, in
-# this folder or by a notebook's cells, as often as you like:
+# Your code goes in place of each `raise NotImplementedError`. You need NumPy,
+# Matplotlib and pytest. Test what you have, in this folder, as often as you like:
 #
 #     python -m pytest --tb=line test_homework.py
 #
-# You need NumPy and pytest, and for part 3 two functions of d2lpar. `place(k, array)`
-# returns a copy of a NumPy array on device k. A call of `exchange` is a round: it
-# takes pairs (array, to), at most one from a device and one to a device, and returns
-# the copies that arrive, in this order:
+# A device is a process, as in MPI and in PyTorch's gloo. Each of n processes calls
+# your function, with its number `rank` from 0 to n - 1 and *its own* arrays, which
+# are NumPy's. What other devices have must be sent, in rounds:
 #
-#     at_1, at_2 = exchange([(data[0], 1), (data[1], 2)])
+#     copy = exchange(array, to)
 #
-# What works with an array x of a device, together with other arrays of *this* device
-# and with plain numbers:
+# sends an array to the device `to`, and returns the array that arrives from another
+# device in this round, or None. `exchange()` sends nothing, and may receive. In a
+# round each device sends one array at most and receives one at most. A round ends
+# when all devices have called `exchange` that have not returned. "In place" means
+# that you write into the array, as by `x[:] = y` or `x += y`; `x = y` only renames.
 #
-# | | |
-# |---|---|
-# | read a part | `x[2:4]`, `x[0]`, `x[:, None]`: views, as in NumPy |
-# | write | `x[:] = y`, `x[...] = y`, `x[2:4] += y`, `x -= y`, `x[x < 0] = 0` |
-# | compute | `+ - * / **`, `<`, `abs(x)`, `numpy.sqrt(x)`, `numpy.minimum(x, 1)` |
-# | inner product | `x @ y`, or `(x * y).sum()`: an array without axes, on the device |
-# | ask | `len(x)`, `x.shape`, `x.size`, `x.dtype`, `x.device`, `print(x)` |
-# | copy | `x.copy()` on the same device |
+# The tests draw their numbers in each run. Each device has 10 seconds of CPU time for
+# a test, which is enough for loops over rows. A test runs only those definitions of
+# this file that a function needs, so measurements may stand anywhere.
 #
-# The tests run your functions in another process, for at most 20 seconds each. They
-# compare values with NumPy's. The numbers differ in each run. Arrays and lists that you
-# are given stay as they are, unless the text says that you change them. Any way to sum
-# by `exchange` has full points. All parts may be handed in as `homework_pytorch.py`
-# instead, in which processes are devices.
-#
-# ## Part 1: four functions (40 points)
-#
-# These are the functions of chapter 1, `multiple_gpus`. Write them without looking at
-# it.
+# ## Part 1: four functions (44 points)
 
 # %%
 import numpy
 
-from d2lpar.records.comparison import compare, summarize
-
 
 # %%
-def get_params(params, k, place):
-    """A replica on device k: copies of the NumPy arrays `params`, and their gradients.
+def split_batch(rank, n, X, y):
+    """The rows of this device, of a batch that all devices have read: (X_k, y_k).
 
-    Returns two lists of arrays on device k, the copies, and zeros of the same shapes
-    and dtypes, to which `backward` (below) adds gradients.
-    """
-    raise NotImplementedError("write get_params")
-
-
-# %%
-def allreduce(data, exchange):
-    """Replace the numbers in each array of the list `data` by the sum of all arrays.
-
-    ``data[k]``, of any shape, is on device k and stays there: change the arrays, not
-    the list.
-    """
-    raise NotImplementedError("write allreduce")
-
-
-# %%
-def split_batch(X, y, num_devices, place):
-    """Split the n rows of NumPy's `X` and `y` over N devices, in order; n >= N.
-
-    Returns two lists, of N shards of X and of N shards of y, each on its device. Their
-    lengths differ by at most one, and the first ones are the longer ones.
+    In order; lengths differ by at most one, the longer ones come first, and some may be
+    empty. Rows 0 to 2 of 5 belong to device 0 of 2.
     """
     raise NotImplementedError("write split_batch")
 
 
 # %%
-def train_batch(X, y, replicas, lr, backward, place, exchange):
-    """One step of minibatch SGD on the batch (X, y), by your functions from above.
+def allreduce(rank, n, array, exchange):
+    """Replace the array of each device by the sum of all, in place, in any way.
 
-    ``replicas[k]`` is what `get_params` has returned for device k. ``backward(X_k, y_k,
-    *replicas[k])``, with rows on the same device, *adds* the gradients of the summed
-    losses of these rows to the replica's gradients. The step of every replica is ``p -=
-    lr / n * gradient``: the gradient is summed over all n rows of this batch, and each
-    device computes the gradient of its own rows only.
+    The array may have any shape, () included.
+    """
+    raise NotImplementedError("write allreduce")
+
+
+# %%
+def ring(rank, n, array, exchange):
+    """The same in a ring, for arrays of one axis: device k sends only to (k + 1) % n.
+
+    At most 2 (n - 1) rounds, in which no device sends more than 2 (n - 1) parts. A part
+    has the length of device 0's part, if n devices split the array as `split_batch`.
+    """
+    raise NotImplementedError("write ring")
+
+
+# %%
+def train_batch(rank, n, X, y, params, lr, gradient, exchange):
+    """One step of minibatch SGD on the rows of all devices, in place in `params`.
+
+    X and y are the rows of this device; devices have different numbers of rows, and
+    some have none. gradient(X, y, params) is a list of arrays like `params`, summed
+    over the rows. The step is p -= lr / m * g, with g summed over the m rows of all
+    devices.
     """
     raise NotImplementedError("write train_batch")
 
 
 # %% [markdown]
-# ## Part 2: uneven shards (20 points)
-#
-# Many losses are means, so each device has the *mean* gradient of its own rows. The
-# last batch of an epoch rarely divides evenly, and a device may even have no row at
-# all.
+# ## Part 2: batch normalisation (10 points)
 
 
 # %%
-def combine(means, counts):
-    """The mean gradient over all rows, as a NumPy array (d,).
+def batch_norm(rank, n, X, exchange):
+    """Mean and variance of each column over the rows of all devices: (mean, variance).
 
-    ``means[k]`` (d,) is device k's mean gradient over its ``counts[k]`` rows. A device
-    without a row has the mean 0 / 0, which is nan. At least one device has a row. The
-    nan or inf of a device with rows has diverged, and is not hidden.
+    X (rows, d) are the rows of this device, or none. The variance is the mean squared
+    distance from the mean. Send sums, not rows: at most 3 (n - 1) (2 d + 1) numbers.
     """
-    raise NotImplementedError("write combine")
+    raise NotImplementedError("write batch_norm")
 
 
 # %% [markdown]
-# ## Part 3: a break-even (30 points)
+# ## Part 3: five broken steps (10 points)
 #
-# Speed varies from step to step, so two medians do not yet make a difference. Two
-# devices *win* at a batch if they are faster by the rule of chapter 4, `timing`. For
-# two lists of seconds a and b that one process measured in turn, the rule is
-#
-#     found = compare(summarize(a, in_turn=True), summarize(b, in_turn=True))
-#
-# `found.ratio` says how many times as long a takes as b. `found.is_told` says whether
-# the rule tells them apart, by a rank test and a factor of more than 1.15.
+# Each of these is meant to be `train_batch`, and each has one mistake.
 
 
 # %%
+def step_a(rank, n, X, y, params, lr, gradient, exchange):
+    grads = gradient(X, y, params)
+    rows = numpy.array([len(X)])
+    allreduce(rank, n, rows, exchange)
+    for p, g in zip(params, grads):
+        allreduce(rank, n, g, exchange)
+        p = p - lr / rows * g
+
+
+def step_b(rank, n, X, y, params, lr, gradient, exchange):
+    grads = gradient(X, y, params)
+    rows = numpy.array([len(X)])
+    allreduce(rank, n, rows, exchange)
+    for _ in params:
+        for g in grads:
+            allreduce(rank, n, g, exchange)
+    for p, g in zip(params, grads):
+        p -= lr / rows * g
+
+
+def step_c(rank, n, X, y, params, lr, gradient, exchange):
+    grads = gradient(X, y, params)
+    for p, g in zip(params, grads):
+        g /= max(len(X), 1)
+        allreduce(rank, n, g, exchange)
+        p -= lr / n * g
+
+
+def step_d(rank, n, X, y, params, lr, gradient, exchange):
+    grads = gradient(X, y, params)
+    rows = numpy.array([len(X)])
+    allreduce(rank, n, rows, exchange)
+    for p, g in zip(params, grads):
+        p -= lr / rows * g
+
+
+def step_e(rank, n, X, y, params, lr, gradient, exchange):
+    if len(X) == 0:
+        return
+    grads = gradient(X, y, params)
+    rows = numpy.array([len(X)])
+    allreduce(rank, n, rows, exchange)
+    for p, g in zip(params, grads):
+        allreduce(rank, n, g, exchange)
+        p -= lr / rows * g
+
+
+# %%
+def diagnosis(step):
+    """The number of the mistake of the step "a", "b", "c", "d" or "e".
+
+    1. Replicas differ after the step, because gradients are not summed.
+    2. A gradient is summed more than once.
+    3. The parameters do not change.
+    4. The learning rate is too small by a factor of n, for any split of the rows.
+    5. Rows of a device with few rows count more than those of others.
+    6. It is wrong only if a device has no rows.
+    7. Gradients of the step before are added.
+    """
+    raise NotImplementedError("write diagnosis")
+
+
+# %% [markdown]
+# ## Part 4: a break-even (6 and 20 points)
+#
+# Seconds differ from step to step, so one measurement of each does not tell which is
+# faster. Let one device and two devices take turns, and look at the logarithms of the
+# ratios, one / two, of t turns. Two devices *win* if t is at least 4 and the 95 %
+# interval of their mean is above 0: mean - T95[t] * s / sqrt(t) > 0, where s is their
+# standard deviation, with t - 1 in its denominator.
+
+# %%
+T95 = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+
+
 def break_even(batches, one, two):
     """The smallest of `batches` from which on two devices win, or None.
 
-    ``one[i]`` and ``two[i]`` are lists of measured seconds per step with the batch
-    ``batches[i]``; `batches` is increasing. Two devices must also win at all larger
-    batches of the list.
+    one[i] and two[i] are the seconds of t turns (1 to 10) with the batch batches[i].
+    The batches increase, and two devices must also win at all larger ones.
     """
     raise NotImplementedError("write break_even")
 
 
 # %% [markdown]
-# ## Part 4: one of two (10 points)
+# **Measure** (20 points, graded by a person). This measures steps of your
+# `train_batch` with a network of one hidden layer, on one device and on two, in
+# turns:
 #
-# Write `cgls` or `int8`, whichever you like. Leave the other one as it is: if you write
-# both, `cgls` is graded.
+#     from exercises import seconds
+#     one, two = seconds("homework.py", batch=256, turns=8)
 #
-# `cgls` is the method of conjugate gradients on least squares. An inner product of
-# vectors that have a part on each device is a sum over devices: `allreduce` sums arrays
-# without axes, too.
-
-
-# %%
-def cgls(shards, num_steps, exchange):
-    """Solve least squares over all rows: x after `num_steps` steps from x = 0.
-
-    Returns a list of replicas of x (d,), one on each device. Shard k is on device k:
-    `shard.b` is there, ``shard.times(x)`` is A_k x for an x there, and
-    ``shard.transposed(r)`` is A_k^T r. Call each of the two at most num_steps + 1 times
-    per shard.
-    """
-    raise NotImplementedError("write cgls")
-
-
-# %%
-def int8(W):
-    """Quantise the NumPy array W (rows, d) with one scale per row.
-
-    Returns (q, scales): q (rows, d) is int8, and the scales are (rows,) or (rows, 1).
-    ``scale * q`` is within half a scale of the row, and the largest abs(q) of a row is
-    127. A row of zeros stays zero, and its scale is finite.
-    """
-    raise NotImplementedError("write int8")
-
-
-# %% [markdown]
-# ## Exercises
+# Do so for at least five batches from 16 rows on. Hand in the machine and its cores,
+# a picture of medians and ranges, what `break_even` returns, and half a page: what a
+# step costs with any batch, what grows with the batch, what the second device adds,
+# and which experiment would refute your explanation. To return None is no mistake.
 #
-# 1. (10 points; part 2) **Who divides by what?** Device k has n_k of n rows and the
-#    mean gradient m_k of its rows. Derive the mean gradient of the batch. By how much
-#    does the plain average of the m_k miss it, on two devices with n_1 > n_2? For which
-#    gradients is it right in spite of uneven shards? Does a step of `train_batch` need
-#    n_k?
-# 2. (20 points; part 3) **Does a second device pay?** Measure steps of
-#    `d2lpar.train_batch` on one context and on two, or of your PyTorch functions in one
-#    process and in two, for at least five batches, at least ten times each after a
-#    warm-up, in alternating order, with a clock that waits for the work. Report the
-#    machine, a table of medians and ranges, and what `break_even` returns (10
-#    points). Explain it in half a page: what is fixed per step, what grows with the
-#    batch, what the second device adds, and what you would measure next to test your
-#    explanation (10 points).
+# ## Part 5: who divides by what? (10 points)
+#
+# Device k has n_k of n rows, and m_k is the *mean* gradient of its rows. Derive the
+# mean gradient of the batch. By how much does the plain average of the m_k miss it,
+# on two devices with n_1 > n_2? For which gradients is it right in spite of uneven
+# shards? Does `train_batch` need the n_k of other devices?

@@ -124,10 +124,11 @@ def test_the_flags_of_a_command_exist(line):
         words = rest
 
 
-# Flags of other programs: git, pip, build, uv, torchrun, pytest, verify's subjects.
+# Flags of other programs: git, pip, build, uv, torchrun, pytest, verify, puzzles.
 FOREIGN = {
     "--branch", "--recursive", "--no-deps", "--wheel", "--python", "--nnodes",
     "--nproc-per-node", "--around", "--scale-rate", "--tb", "--ntasks",
+    "--hint", "--draw",
 }  # fmt: skip
 # Of commands that made committed records with 0.6 and before.
 OF_0_6 = {"--same-bits", "--servers", "--kvstore", "--compress"}

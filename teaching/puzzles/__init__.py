@@ -1,0 +1,1 @@
+"""Puzzles about data-parallel training: `python -m teaching.puzzles` lists them."""

@@ -1,0 +1,367 @@
+"""Run a learner's function once for each device, and judge what it answers.
+
+Each device is a process that has only its own arrays. This process carries and counts
+the messages. It alone has the data of all devices, the right answers and the verdict,
+and believes nothing that a device says about itself. Messages are .npy files without
+pickles. Each read and write has a deadline. No process of a learner outlives a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+
+from .worker import ANSWER, BLANK, END, ERROR, HEADER, IDLE
+
+MOST = 8  # devices
+CPU, WALL = 10, 120  # seconds of a test: of each device, and in all
+LONGEST, ROUNDS = 2**24, 1000  # bytes of a message, rounds of a call: at most
+LIMITS = {"RLIMIT_CPU": CPU, "RLIMIT_AS": 2**32, "RLIMIT_FSIZE": 2**24}
+TOLERANCE = 4e-6  # of 1 or the largest number: no float32 holds two numbers so exact
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Wrong(Exception):
+    """Why an answer is not right, in one line."""
+
+
+class Blank(Wrong):
+    """The function is not written yet."""
+
+
+class Case(NamedTuple):
+    """Arguments of each device, and what it is to answer.
+
+    `outputs` is a number of returned arrays, or the positions of arguments that are
+    changed in place. ``wanted[k]`` has the right arrays of device k, or pairs of one
+    and the part that counts. `rounds` and `link`, the bytes over the busiest link, are
+    targets, if not None; `least` numbers have to be sent in all. In a "ring" devices
+    send to the next one, at a "hub" all messages go from or to device 0.
+    """
+
+    args: Sequence[tuple]
+    outputs: Any
+    wanted: Sequence[Sequence]
+    says: str
+    dtype: str = "float32"
+    rounds: int | None = None
+    link: int | None = None
+    least: int = 0
+    route: str = ""
+
+
+class Run(NamedTuple):
+    """What devices have answered, and each round's messages: (from, to, size)."""
+
+    answers: list[list]
+    rounds: list[list[tuple[int, int, int]]]
+    link: int
+    printed: list[str]
+
+
+def _processes() -> dict[int, int]:
+    """Return the parent of each process, where /proc says it."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_bytes().rpartition(b")")[2].split()
+            parents[int(path.parent.name)] = int(fields[1])
+    return parents
+
+
+class Program:
+    """A learner's file, which runs in processes of devices only.
+
+    As root, as in a grader's container, each device has a user of its own, who can read
+    no other device, no test and no result, if this Python is readable for all users.
+    Elsewhere all are one user, and `uids` is empty.
+    """
+
+    def __init__(self, path: str | Path, seconds: float = float("inf")):
+        self.name, self.data = str(path), Path(path).read_bytes()
+        self.end = time.monotonic() + seconds
+        base = 61_000 + 8 * (os.getpid() % 400)
+        folders = [p for f in (os, numpy) for p in Path(f.__file__).resolve().parents]
+        protected = os.geteuid() == 0 and all(p.stat().st_mode & 1 for p in folders)
+        self.uids = [*range(base, base + MOST)] if protected else []
+
+    def __enter__(self) -> Program:
+        self.before = _processes()
+        if self.before:  # Linux: who loses its parent becomes a child of this process
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.control, theirs = socket.socketpair()
+        keep = {"PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH"} & os.environ.keys()
+        threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+        worker = Path(__file__).with_name("worker.py")
+        self.process = subprocess.Popen(
+            [sys.executable, worker, str(theirs.fileno())],
+            env={**{name: os.environ[name] for name in keep}, **threads},
+            pass_fds=[theirs.fileno()], cwd="/", stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        theirs.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_devices()
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+        self._sweep()
+        if self.before:
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+    def _order(self, order: dict, fds: Sequence[int] = ()) -> None:
+        try:
+            self.control.settimeout(30)
+            socket.send_fds(self.control, [json.dumps(order).encode()], fds)
+            if self.control.recv(1):
+                return
+        except OSError:
+            pass
+        raise Wrong("the process that starts devices has ended")
+
+    def _end_devices(self) -> None:
+        with contextlib.suppress(Wrong):
+            self._order({"do": "end", "uids": self.uids})
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """End what has left its session: all new descendants, and theirs."""
+        for _ in range(100):
+            parents = _processes()
+            ours = {os.getpid()}
+            for _ in parents:
+                more = {p for p, parent in parents.items() if parent in ours} - ours
+                if not more:
+                    break
+                ours |= more
+            ours -= {os.getpid(), self.process.pid, *self.before}
+            if not ours:
+                return
+            for pid in ours:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.001)
+
+    @contextlib.contextmanager
+    def devices(self, function: str, n: int = MOST) -> Iterator[Devices]:
+        """Start the processes of n devices, and end all that they have started."""
+        end = min(self.end, time.monotonic() + WALL)
+        if end < time.monotonic():
+            raise Wrong("no time is left for this function")
+        sockets = []
+        try:
+            for k in range(n):
+                mine, theirs = socket.socketpair()
+                sockets.append(mine)
+                uid = self.uids[k] if self.uids else 0
+                order = {"do": "start", "uid": uid, "limits": LIMITS}
+                with theirs:
+                    self._order(order, [theirs.fileno()])
+            devices = Devices(sockets, end)
+            for k in range(n):
+                devices.say(k, (self.name, self.data, function))
+            yield devices
+        finally:
+            for mine in sockets:
+                mine.close()
+            self._end_devices()
+
+
+class Devices:
+    """Processes that run one function, at the other ends of sockets."""
+
+    def __init__(self, sockets: list[socket.socket], end: float):
+        self.sockets, self.end = sockets, end
+
+    def _socket(self, k: int) -> socket.socket:
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise Wrong(f"device {k}: no answer in time")
+        self.sockets[k].settimeout(left)
+        return self.sockets[k]
+
+    def say(self, k: int, value: Any) -> None:
+        data = pickle.dumps(value)  # a device reads pickles, this process does not
+        try:
+            self._socket(k).sendall(len(data).to_bytes(8, "little") + data)
+        except socket.timeout:
+            raise Wrong(f"device {k}: no answer in time") from None
+        except OSError:
+            raise Wrong(f"device {k}: its process has ended") from None
+
+    def _read(self, k: int, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                more = self._socket(k).recv(min(size - len(data), 2**20))
+            except socket.timeout:
+                raise Wrong(f"device {k}: no answer in time") from None
+            except OSError:
+                more = b""
+            if not more:
+                raise Wrong(f"device {k}: its process has ended")
+            data += more
+        return bytes(data)
+
+    def hear(self, k: int) -> tuple[int, Any]:
+        """Return the kind of device k's next message, and its array or text."""
+        kind, size = HEADER.unpack(self._read(k, HEADER.size))
+        if not 0 <= size <= LONGEST:
+            raise Wrong(f"device {k}: a message of {size} bytes")
+        data = self._read(k, size)
+        if kind in (IDLE, END, ERROR, BLANK):
+            text = data[:1000].decode(errors="replace").replace("\0", "")
+            if kind == BLANK:
+                raise Blank(" ".join(text.split()))
+            if kind == ERROR:
+                raise Wrong(" ".join(text.split()))
+            return kind, text
+        try:
+            array = numpy.load(io.BytesIO(data), allow_pickle=False)
+            numbers = array.dtype.kind in "fiub"
+        except Exception:  # whatever a device can make of a header
+            numbers = False
+        if not numbers or array.ndim > 4:
+            raise Wrong(f"device {k}: a message or an answer is no array of numbers")
+        return kind, numpy.ascontiguousarray(array).reshape(array.shape)
+
+    def call(self, case: Case, times: float = 1) -> Run:
+        """Call the function on each device; carry messages, multiplied by `times`."""
+        n, most = len(case.args), len(case.wanted[0])
+        for k, args in enumerate(case.args):
+            self.say(k, (args, case.dtype, case.outputs))
+        answers: list[list] = [[] for _ in range(n)]
+        run = Run(answers, [], 0, [""] * n)
+        link, running = numpy.zeros((2, n), int), set(range(n))
+        while running:
+            mail = {}
+            for k in sorted(running):
+                kind, array = self.hear(k)
+                while kind == ANSWER and len(answers[k]) <= most:
+                    answers[k].append(array)
+                    kind, array = self.hear(k)
+                if kind == END:
+                    running.discard(k)
+                    run.printed[k] = array
+                elif kind != IDLE:
+                    mail[k] = self._checked(case, k, kind, array)
+            run.rounds.append([(k, to, a.size) for k, (to, a) in mail.items()])
+            arrived: dict[int, Any] = {}
+            for k, (to, array) in mail.items():
+                if to in arrived:
+                    raise Wrong(f"devices send to {to} twice in one round")
+                if to not in running:
+                    raise Wrong(f"device {k} sends to {to}, which has returned")
+                link[0, k] += array.nbytes
+                link[1, to] += array.nbytes
+                arrived[to] = (array * times).astype(array.dtype)
+            for k in running:
+                self.say(k, arrived.get(k))
+            if len(run.rounds) > ROUNDS:
+                raise Wrong(f"more than {ROUNDS} rounds")
+        return run._replace(rounds=run.rounds[:-1], link=int(link.max()))
+
+    def _checked(self, case: Case, k: int, to: int, array) -> tuple[int, Any]:
+        n = len(case.args)
+        off = case.route == "ring" and to != (k + 1) % n
+        off |= case.route == "hub" and 0 not in (k, to)
+        if off or to == k or not 0 <= to < n:
+            raise Wrong(f"device {k} may not send to {to}")
+        # A count has fewer bits than one of the numbers: nothing is packed into it.
+        is_count = array.dtype == "int64" and (array < 2**20).all()
+        if array.dtype != case.dtype and not (is_count and (array > -(2**20)).all()):
+            raise Wrong(f"device {k} sends {array.dtype}, messages are {case.dtype}")
+        # A shape without numbers would be a message that nobody counts.
+        return to, array if array.size else array.reshape(-1)[:0]
+
+
+def difference(run: Run, case: Case) -> str:
+    """Say in which array the answer is not the wanted one, or ""."""
+    for k, (found, wanted) in enumerate(zip(run.answers, case.wanted)):
+        if len(found) != len(wanted):
+            return f"device {k} has {len(found)} arrays, wanted are {len(wanted)}"
+        for mine, right in zip(found, wanted):
+            right, part = right if isinstance(right, tuple) else (right, ...)
+            right = numpy.asarray(right)
+            if mine.shape != right.shape:
+                return f"device {k} has shape {mine.shape}, wanted is {right.shape}"
+            mine, right = mine[part].astype(float), right[part].astype(float)
+            most = TOLERANCE * abs(right).max(initial=1)  # sums may cancel
+            if not (abs(mine - right) <= most).all():
+                with numpy.printoptions(precision=4, threshold=9):
+                    return f"device {k} has {mine}, wanted is {right}"
+    return ""
+
+
+def check(
+    program: Program,
+    function: str,
+    make_case: Callable[[int, int, numpy.random.Generator], Case],
+    devices: Sequence[int] = (2, 1, 3, 4, 5, 6, 7, 8),
+) -> str:
+    """Return the counts of a right function. Raises Wrong, or Blank, for any other.
+
+    ``make_case(n, size, rng)`` makes a case, from numbers that differ in each run.
+    """
+    rng, says = numpy.random.default_rng(), ""
+    with program.devices(function, max(devices)) as group:
+        for n in devices:
+            for size in [2 * n + 1, int(rng.integers(1, 2 * n))][n > 3 :]:
+                case = make_case(n, size, rng)
+                try:
+                    says = _judged(group.call(case), case) or says
+                except Blank:
+                    raise
+                except Wrong as error:
+                    raise Wrong(f"{case.says}: {error}") from None
+        if case.least:
+            _needs_what_arrives(group, make_case, rng)
+    return says
+
+
+def _judged(run: Run, case: Case) -> str:
+    if text := difference(run, case):
+        printed = ["; printed: " + text for text in run.printed if text.strip()][:1]
+        raise Wrong(" ".join("".join([text, *printed]).split()))
+    sent = sum(size for messages in run.rounds for *_, size in messages)
+    if sent < case.least:
+        raise Wrong(f"{sent} numbers are sent, and {case.least} are needed")
+    counts = []
+    for what, found, most in (
+        ("rounds", len(run.rounds), case.rounds),
+        ("bytes over the busiest link", run.link, case.link),
+    ):
+        if most is not None:
+            counts.append(f"{found} of {most} {what}")
+            if found > most:
+                raise Wrong(f"right, but over its target: {counts[-1]}")
+    return f"{case.says}: {', '.join(counts)}" if counts else ""
+
+
+def _needs_what_arrives(group: Devices, make_case: Callable, rng) -> None:
+    """Change all messages on their way: an answer that is still right is no answer."""
+    for _ in range(20):
+        case = make_case(3, 7, rng)
+        try:
+            if difference(group.call(case, times=rng.uniform(1.2, 1.5)), case):
+                return
+        except Wrong:  # as for a count of rows that is none
+            return
+    raise Wrong("the answer does not come from what arrives by exchange")

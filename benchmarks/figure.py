@@ -80,6 +80,7 @@ def color_of(arm: str, is_peer: bool) -> str:
 
 def errors(axes: Axes, run: Run) -> None:
     """Draw an arm's errors by the steps after which they were found, and medians."""
+    ends = {}
     by_arm = group(run.lines_of(ArmSample), lambda sample: sample.arm)
     for k, (arm, samples) in enumerate(by_arm.items()):
         at = group(samples, lambda sample: sample.steps, lambda sample: sample.error)
@@ -88,11 +89,11 @@ def errors(axes: Axes, run: Run) -> None:
         axes.plot(*zip(*dots), **{**style, "ls": "", "ms": 4, "alpha": 0.6})
         medians = list(map(median, at.values()))
         axes.plot(list(at), medians, color=style["color"], ls=style["ls"])
-        axes.plot([], [], label=arm, **style)
+        ends[f"{page.SIGNS[style['marker']]} {arm}"] = medians[-1]
     page.log_along(axes, "x")
     page.log_along(axes, "y")
     axes.set(xlabel="steps", ylabel="error")
-    axes.legend()
+    page.name_beside(axes, ends)
 
 
 def memory(axes: Axes, run: Run) -> None:

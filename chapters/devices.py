@@ -188,7 +188,7 @@ chapter.answer("ms that a T4 needs at least", 1e3 * 2 * 4 * 50e6 / 320e9)
 # %%
 chapter.predict("operations for an H200", None)
 ms = {}
-for x in chapter.record("h200/timing/book-gpu1.jsonl").lines_of(TimingRecord):
+for x in chapter.record("gpus/timing/book-gpu1.jsonl").lines_of(TimingRecord):
     if x.operation in ("x2", "host to device", "device to host"):
         scale = 200e6 / x.num_bytes if "device" in x.operation else 1  # of 200 MB
         key = x.operation, x.library, x.form, x.devices[0][:4]

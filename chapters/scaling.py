@@ -4,8 +4,8 @@
 # In Chapter 1 two devices computed the parameters of one device, up to rounding. From
 # which batch size on do they compute them *faster*?
 #
-# ![Speed of a step on two devices over one, by batch size, in Gluon and from scratch,
-# on cores and on GPUs](../figures/scaling/speedup.png)
+# ![Speed of a step in Gluon on two devices over one, by batch size, on cores and on
+# GPUs](../figures/multiple_gpus/two-devices.png)
 #
 # **In one sentence.** If devices share neither cores nor memory bandwidth, a second
 # device pays as soon as the computation that it saves takes longer than the all-reduce
@@ -60,7 +60,7 @@ GPUS = "gpus"  # the folder of figures/ with the records of two GPUs
 #
 # We call this range a *bracket* [2]. The model assumes that the devices share nothing,
 # and that Python has a core to itself. Two GPUs with an idle host fulfil this. Two CPU
-# contexts share caches and memory. We test the model with four records.
+# contexts share caches and memory. We test the model with three records.
 #
 # *Predict before you run*: how many times as long as for one GPU does Python need to
 # issue a step for two GPUs, in Gluon?
@@ -82,7 +82,6 @@ chapter.predict("steps on two cores: below, inside or above", None)  # a word
 for name, path in {
     "two cores, in Gluon": "scaling/book-1thread-concise-cpu2.jsonl",
     "two cores, from scratch": "scaling/book-1thread-scratch-cpu2.jsonl",
-    "two GPUs, from scratch": f"{GPUS}/scaling/book-1thread-scratch-gpu2.jsonl",
     "two GPUs, in Gluon": f"{GPUS}/scaling/book-1thread-concise-gpu2.jsonl",
 }.items():
     (study,) = studies([chapter.record(path)])
@@ -205,35 +204,27 @@ chapter.show(draw(traced), "one-step")
 # The first table has the milliseconds of a step of 256 images. The second table has DDP
 # on one, two and four H200s.
 #
-# *Predict before you run*: from scratch, is a step of 256 images faster or slower on
-# two GPUs?
-#
 # *Predict before you run*: how many times as fast as one H200 are four with a batch of
 # 8,192?
 
 # %%
-chapter.predict("from scratch on two GPUs: faster or slower", None)  # a word
 chapter.predict("speedup of four H200s, batch 8,192", None)
 no_graph = f"{GPUS}/no_graph/multiple_gpus_concise/book-gpu"
-ours = chapter.table(
-    *(f"{GPUS}/{name}/custom-gpu2.jsonl" for name in ("peers", "peers_d2l")),
+chapter.table(
+    f"{GPUS}/peers/one/custom-gpu1.jsonl",
+    f"{GPUS}/peers/two/custom-gpu2.jsonl",
     *(f"{no_graph}{n}.jsonl" for n in (1, 2)),
     per=235,
     unit="ms",
-)["d2lpar from scratch"]
+)
 print()
 names = [f"gpu_scaling/book-ddp-gpu{n}.jsonl" for n in (1, 2, 4)]
 ddp = chapter.table(*names, unit="ms")
-said = "faster" if ours[2].is_below(ours[1]) else "not told"
-said = "slower" if ours[1].is_below(ours[2]) else said
-chapter.answer("from scratch on two GPUs: faster or slower", said)
 large = ddp["PyTorch DDP, batch 8,192"]
 chapter.answer("speedup of four H200s, batch 8,192", large[1].median / large[4].median)
 
 # %% [markdown]
-# Compare times within a row, where one GPU and two run the same program. From scratch
-# Python issues every operator separately. Therefore `N * python` is the longer time,
-# and a second GPU costs time.
+# Compare times within a row, where one GPU and two run the same program.
 #
 # A *CUDA graph* removes most of `python`, because the driver replays a whole pass that
 # it has recorded. "d2lpar concise" uses graphs, and the last row is the same training

@@ -294,7 +294,7 @@ if __name__ == "__main__":
 
 # %%
 operations = ("x2", "sum", "trig", "product")
-for name in ("timing/book-cpu1.jsonl", "h200/timing/book-gpu1.jsonl"):
+for name in ("timing/book-cpu1.jsonl", "gpus/timing/book-gpu1.jsonl"):
     fastest = {}
     for line in chapter.record(name).lines_of(TimingRecord):
         row = fastest.setdefault(f"{line.library}, {line.devices[0]}", {})

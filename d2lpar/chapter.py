@@ -142,7 +142,7 @@ def verdict(
 
 
 def record(name: str) -> Run:
-    """Return a committed record: ``record("gpus/peers/custom-gpu2.jsonl")``.
+    """Return a committed record: ``record("gpus/peers/one/custom-gpu1.jsonl")``.
 
     `name` is a path below ``figures/``, whose records the package contains, too.
     Raises :class:`RecordError` for a record that is not there.

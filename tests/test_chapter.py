@@ -82,7 +82,7 @@ def test_a_class_is_drawn_and_counted(folder, capsys):
 def test_a_committed_record_is_found_from_any_folder(folder):
     if not (Path(chapter.__file__).parents[1] / "figures").is_dir():
         pytest.skip("not a checkout")
-    assert chapter.record("gpus/peers/custom-gpu2.jsonl").lines
+    assert chapter.record("gpus/peers/one/custom-gpu1.jsonl").lines
     with pytest.raises(
         RecordError, match="figures/none.jsonl: there is no such record"
     ):

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from d2lpar.arrays.result import TITLES, Row, fastest, fastest_forms, rows, rows_of
 from d2lpar.figures import page
 from d2lpar.records import labels
-from d2lpar.records.comparison import ratio
 from d2lpar.records.kinds import Run
 from d2lpar.text import number
 
@@ -54,11 +53,15 @@ def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None
     """Draw rows: a tick where the calls return, a dot where the work has ended."""
     shown = []
     for row in table:
-        longer = ratio(row.seconds, row.naive)
-        note = f"{number(longer)}\u00d7" if longer else ""
+        note = f"{factor(row.seconds.median / row.naive.median)}\u00d7"
         color = page.LIBRARIES.get(row.library, page.GREY)
         shown.append(page.Row(name(row), row.seconds, color, note, row.naive.median))
     page.dots(axes, shown, "s", log=True)
+
+
+def factor(ratio: float) -> str:
+    """Return a ratio in two digits: "2.6", "1,600"."""
+    return f"{float(f'{ratio:.2g}'):,g}"
 
 
 def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:

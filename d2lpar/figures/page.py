@@ -146,7 +146,7 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
         value, of = scale * s.median, unit
         if unit == "s" and value < 1:
             value, of = 1e3 * value, "ms"
-        words = (f"{number(value)} {of}".strip(), row.note, unstable(s))
+        words = (f"{number(value)} {of}".strip(), row.note)
         axes.text(1.01, k, "  ".join(filter(None, words)), **right)
     axes.set_yticks(range(len(rows)), [wrap(row.name, 46) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -181,8 +181,8 @@ def by_count(seconds: Mapping[str, Summary]) -> list[Row]:
 
 
 def times_as_fast(speedup: float | None) -> str:
-    """Return a ratio for the note of a row: "1.60\u00d7", or "" for None."""
-    return "" if speedup is None else f"{speedup:.2f}\u00d7"
+    """Return a ratio for the note of a row: "1.6\u00d7", or "" for None."""
+    return "" if speedup is None else f"{speedup:.2g}\u00d7"
 
 
 def height(rows: int) -> float:

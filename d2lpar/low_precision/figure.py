@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
-from d2lpar.low_precision.result import baseline, merged, speedup
+from d2lpar.low_precision.result import baseline, merged
 from d2lpar.records import labels
-from d2lpar.records.comparison import Summary
 from d2lpar.records.kinds import PrecisionRecord, Run
 
 WEIGHTS = {
@@ -17,6 +15,8 @@ WEIGHTS = {
     "stretched": ("D", "one channel stretched"),
     "equalised": ("s", "stretched, then equalised"),
 }
+
+INKS = (page.OURS, *page.OTHERS)
 
 
 def pictures(
@@ -27,53 +27,40 @@ def pictures(
     for run in runs:
         name = f"{run.header.device_kind}{run.header.num_devices}-precision"
         title = "LeNet in low precision: speed and accuracy"
-        drawn[name] = picture(run, page.answer(answers, name, title, inches=10.5))
+        drawn[name] = picture(run, page.answer(answers, name, title, inches=7.6))
     return drawn
 
 
 def picture(run: Run, title: str) -> page.Picture:
-    """Draw images per second and test accuracy, a row per precision."""
+    """Draw the points of accuracy that precisions lose against their speed."""
     rows = merged(run.lines_of(PrecisionRecord))
     measured = [row for row in rows if row.supported]
     trained = [row for row in measured if row.weights == "trained"]
     if not trained:
         raise RecordError(f"{labels.where(run)}: holds no measured precision")
     base = baseline(rows) or trained[0]
-    note = labels.data_name(run.header)
+    note = f"{labels.data_name(run.header)}; lost: beside {base.precision} as trained"
     if refused := dict.fromkeys(row.precision for row in rows if not row.supported):
-        note += f", not supported here: {', '.join(refused)}"
-    size = (10.5, page.height(len(trained)) + 0.6)
-    note = labels.subtitle(note, [run])
-    picture = page.new(title, note, [run], size, columns=2, sharey=True)
-    speeds, accuracy = picture.axes
-    names = [row.precision for row in trained]
-    times = []
-    for row in trained:
-        q1, q3 = row.images_per_sec_q1, row.images_per_sec_q3
-        note = page.times_as_fast(speedup(row, base))
-        color = page.INK if row is base else page.OURS
-        summary = Summary(row.images_per_sec, q1, q3, row.n, (q1, q3), ())
-        times.append(page.Row(row.precision, summary, color, note))
-    page.dots(speeds, times, "images/s", log=False)
-    speeds.locator_params(axis="x", nbins=4)
-    n = run.header.settings.get("n_test") or 10_000
-    inks = (page.OURS, *page.OTHERS)
-    for k, (ink, (weights, (marker, label))) in enumerate(zip(inks, WEIGHTS.items())):
-        found = [r for r in measured if r.weights == weights and r.precision in names]
+        note += f"; not supported here: {', '.join(refused)}"
+    picture = page.new(title, labels.subtitle(note, [run]), [run], (7.6, 4.4))
+    (axes,) = picture.axes
+    speeds = {row.precision: row.images_per_sec for row in trained}
+    for (weights, (marker, label)), ink in zip(WEIGHTS.items(), INKS):
+        found = [r for r in measured if r.weights == weights and r.precision in speeds]
         if found:
-            accuracy.errorbar(
-                [100 * (row.test_acc - base.test_acc) for row in found],
-                [names.index(row.precision) + 0.2 * (k - 1) for row in found],
-                xerr=[  # half of the 95 % interval of a share that was found in n
-                    196 * math.sqrt(row.test_acc * (1 - row.test_acc) / n)
-                    for row in found
-                ],
-                ls="", marker=marker, color=ink, capsize=2, label=label,
-            )  # fmt: skip
-    accuracy.grid(False, axis="y")
-    accuracy.tick_params(axis="y", length=0)
-    accuracy.set_xlabel("points from float32, with 95 % intervals")
-    # Below the rows: the wide intervals of a short training meet each corner.
-    accuracy.set_ylim(len(names) + 1, -0.5)
-    accuracy.legend(loc="lower left")
+            lost = [100 * (base.test_acc - row.test_acc) for row in found]
+            times = [speeds[row.precision] / base.images_per_sec for row in found]
+            axes.plot(lost, times, marker, color=ink, label=label, ms=7, alpha=0.8)
+    least = min((row for row in trained if row is not base), default=base,
+                key=lambda row: row.test_acc)  # fmt: skip
+    points = 100 * (base.test_acc - least.test_acc)
+    heights: dict[str, float] = {}
+    for name, speed in speeds.items():
+        height = speed / base.images_per_sec
+        loses = f", {points:.1f} points" if name == least.precision else ""
+        heights[f"{name}: {height:.1f}\u00d7{loses}"] = height
+    axes.set(ylim=(0, None), ylabel=f"times as fast as {base.precision}")
+    axes.set_xlabel("points of test accuracy lost")
+    axes.legend(loc="lower right")
+    page.name_beside(axes, heights)
     return picture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy
 from matplotlib.axes import Axes
@@ -11,9 +11,10 @@ from matplotlib.patches import Rectangle
 
 from d2lpar.figures import page
 from d2lpar.records import labels
+from d2lpar.records.comparison import Comparison
 from d2lpar.records.kinds import Run
-from d2lpar.scaling.model import Study, all_reduces, studies
-from d2lpar.scaling.result import name_of, pairs_of
+from d2lpar.scaling.model import Study, all_reduces, break_even, studies
+from d2lpar.scaling.result import comparisons, name_of
 from d2lpar.text import number, plural
 
 BRACKET = "medians and quartiles; band: the bracket of several devices"
@@ -38,9 +39,11 @@ def pictures(
 
     drawn: dict[str, page.Picture] = {}
     found = studies(runs)
-    if any(pairs_of(study, n) for study in found for n in study.counts[1:]):
+    if any(comparisons(study, n) for study in found for n in study.counts[1:]):
         title = page.answer(answers, "speedup", "Speedup of a step over one device")
-        drawn["speedup"] = new(title, "LeNet; dots: pairs of neighbouring samples")
+        drawn["speedup"] = new(
+            title, "LeNet; lines through marks: 95 % intervals; filled: told"
+        )
         speedup(drawn["speedup"].axes[0], found)
     drawn["steps"] = new("Time of a step", f"LeNet; {BRACKET}", len(found))
     for axes, study in zip(drawn["steps"].axes, found):
@@ -60,26 +63,31 @@ def pictures(
     return drawn
 
 
-def speedup(axes: Axes, found: Sequence[Study]) -> None:
-    """Draw speedups over one device by global batch: all pairs, and their medians."""
+def speedup(
+    axes: Axes, found: Sequence[Study], names: Sequence[str] | None = None
+) -> None:
+    """Draw speedups over one device by global batch, with the rule's intervals.
+
+    `names` are written at the ends of the studies' lines. A line says where it crosses.
+    """
+    ends = {}
     for s, study in enumerate(found):
         for k, n in enumerate(study.counts[1:], 1):
-            pairs = pairs_of(study, n)
-            color = page.count_color(k)
+            gains = comparisons(study, n)
+            if not gains:
+                continue
+            color = page.COUNTS[(s + k) % len(page.COUNTS)]
             if library := LIBRARIES.get(study.name):
                 color = page.LIBRARIES[library]
-            style = {"marker": page.MARKERS[s + k - 1], "color": color}
-            for batch, values in pairs.items():
-                at = [batch] * len(values)
-                axes.plot(at, values, **style, ls="", ms=3, alpha=0.5, mew=0)
-            axes.plot(
-                list(pairs),
-                [median(values) for values in pairs.values()],
-                **style,
-                ls=page.LINES[s + k - 1],
-                mfc="white" if s else color,
-                label=f"{name_of(study)}, {plural(n, 'device')}",
-            )
+            look = {"marker": page.MARKERS[s + k - 1], "ls": page.LINES[s + k - 1]}
+            verdicts(axes, gains, color=color, **look)
+            last = gains[max(gains)].ratio
+            ends[names[s] if names else f"{name_of(study)}, {n} devices"] = last
+            crossing = break_even({batch: c.ratio for batch, c in gains.items()})
+            if crossing and crossing > min(gains):
+                place = {"textcoords": "offset points", "size": 9, "color": page.PALE}
+                at = (crossing, 1), (6, -12)
+                axes.annotate(f"{crossing:,.0f}", *at, **place)
     axes.axhline(1, color=page.INK, lw=1)
     across = {"transform": axes.get_yaxis_transform()}
     axes.add_artist(Rectangle((0, 1e-3), 1, 1 - 1e-3, color="0.93", zorder=0, **across))
@@ -88,7 +96,18 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
     page.log_along(axes, "y", base=2)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}\u00d7")
     axes.set(xlabel="global batch size", ylabel="speedup over 1 device")
-    axes.legend()
+    page.name_beside(axes, ends)
+
+
+def verdicts(axes: Axes, found: Mapping[Any, Comparison], **style) -> None:
+    """Draw ratios by size with their intervals: filled is told, hollow is not."""
+    style = {"ms": 6, "lw": 1.2, **style}
+    marks = {"color": style["color"], "marker": style["marker"], "ms": style["ms"]}
+    sizes = list(found)
+    axes.plot(sizes, [c.ratio for c in found.values()], **style, mew=0)
+    for size, c in found.items():
+        axes.plot([size, size], [c.low, c.high], color=style["color"], lw=1)
+        axes.plot(size, c.ratio, **marks, mfc=style["color"] if c.is_told else "white")
 
 
 def steps(axes: Axes, study: Study) -> None:
@@ -133,14 +152,14 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
         axes.grid(False, axis="y")
 
 
-def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None:
+def all_reduce(axes: Axes, runs: Sequence[Run]) -> None:
     """Draw GB/s of one array by bytes and variant.
 
     As NCCL counts: 2 (n - 1) / n times the bytes of a device, divided by the time.
     """
     count, rows = _of_most_devices(runs)
     found = dict.fromkeys(v for row in rows.values() for v in row if row[v].n)
-    for k, variant in enumerate(ways or found):
+    for k, variant in enumerate(found):
         points = []
         for (arrays, size), row in sorted(rows.items()):
             samples = row[variant].samples if variant in row and arrays == 1 else ()
@@ -155,13 +174,13 @@ def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> Non
     axes.legend(loc="lower right")  # at their ends the lines lie on each other
 
 
-def gradients(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None:
+def gradients(axes: Axes, runs: Sequence[Run]) -> None:
     """Draw milliseconds of LeNet's gradients, as one array and as several."""
     _, rows = _of_most_devices(runs)
     several = max(arrays for arrays, _ in rows)
     (size,) = (size for arrays, size in rows if arrays == several)
     found = {arrays: rows[arrays, size] for arrays in (1, several)}
-    names = [way for way in ways or found[1] if found[1][way].n]
+    names = [way for way in found[1] if found[1][way].n]
     for k, (arrays, of_way) in enumerate(found.items()):
         ms = [1e3 * of_way[way].median for way in names]
         at = [row + 0.38 * (k - 0.5) for row in range(len(names))]

@@ -108,7 +108,7 @@ def test_every_page_loads_from_files_alone_and_without_an_error(book, visited):
                if path.parent.name == "figures"]  # fmt: skip
     pictures, films = (len(list((ROOT / "figures").rglob(f"*.{kind}")))
                        for kind in ("png", "gif"))  # fmt: skip
-    assert sum(figures) == 2 * pictures + films  # pictures in small, too
+    assert sum(figures) == pictures + films
     assert {p.name: page["sideways"] for p, page in pages.items()
             if page["sideways"] > 0} == {}  # fmt: skip
 

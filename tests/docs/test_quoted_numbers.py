@@ -15,6 +15,7 @@ from d2lpar.records import comparison  # noqa: E402
 
 DOCUMENTS = [
     ROOT / "README.md",
+    *sorted((ROOT / "figures").glob("*.md")),
     ROOT / "benchmarks" / "SPEED.md",
     *(path for name in ("docs/*.md", "chapters/*.py") for path in ROOT.glob(name)),
 ]
@@ -37,13 +38,12 @@ def test_every_number_of_the_first_page_links_its_record():
     number = r"\[(\d[\d.]+(?: s)?)\]"
     quoted = re.findall(number + "(?!:)", text)
     linked = re.findall(f"^{number}: figures/", text, re.MULTILINE)
-    assert sorted(quoted) == sorted(linked) and len(linked) == 14
+    assert sorted(quoted) == sorted(linked) and len(linked) == 6
 
 
 def test_what_the_first_page_says_of_its_table_is_told_by_the_rule():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    said = "the second core shortens an epoch of LeNet, and the second GPU makes it"
-    assert f"{said} longer" in text
+    assert "the second core shortens an epoch of LeNet" in text
     of = re.findall(
         r'^\[.* s\]: (figures/\S+) "seconds per epoch"$', text, re.MULTILINE
     )
@@ -56,8 +56,8 @@ def test_what_the_first_page_says_of_its_table_is_told_by_the_rule():
         )
         for pair in zip(of[::2], of[1::2])
     ]
-    core, gpu = ratios
-    assert core > 1 > gpu
+    (core,) = ratios
+    assert core > 1
 
 
 def wrong(text):

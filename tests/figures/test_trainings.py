@@ -51,7 +51,7 @@ def test_rows_are_medians_without_the_warm_up():
     (axes,) = picture.axes
     assert medians(axes) == [2.0, 1.25]
     assert axes.get_xlabel() == "seconds per epoch" and axes.get_xlim()[0] == 0
-    assert any("1.60\u00d7" in text for text in words(picture))
+    assert any("1.6\u00d7" in text for text in words(picture))
 
 
 def test_runs_that_cannot_share_a_picture():

@@ -10,9 +10,9 @@ initial parameters, batch size and threads. Before it is timed it repeats our fi
 steps, and it refuses to be timed if its losses differ from ours (first_steps.py). What
 cannot run here (a library that is not installed, a GPU that MXNet has no code for) is a
 row with the reason; the other rows are measured. JAX may stand in an environment of its
-own, and so does a second MXNet, whose rows take turns with ours: D2LPAR_JAX_PYTHON and
-D2LPAR_MXNET2_PYTHON name their Python, with d2lpar installed. Writes a record and its
-picture to runs/peers, and prints the seconds per epoch. Loads no MXNet in this process.
+own, whose Python, with d2lpar installed, D2LPAR_JAX_PYTHON names. Writes a record and
+its picture to runs/peers, and prints the seconds per epoch. Loads no MXNet in this
+process.
 """
 
 from __future__ import annotations
@@ -116,8 +116,6 @@ def arms_of(
             for name, value in experiment.environment_on(chosen.kind).items():
                 changes[name] = os.environ.get(name, value)
             every.append(ours._replace(environment=changes))
-    if other := os.environ.get("D2LPAR_MXNET2_PYTHON"):
-        every += [_on_other_mxnet(ours, other, check) for ours in every]
     sizes = {name: data[name] for name in ("n_train", "n_test")}
     common = {**recipe, **sizes, "data": data["name"], "check": check}
     seed = common.pop("seed")
@@ -130,16 +128,6 @@ def arms_of(
         }
         every.append(arms.peer(name, f"{peer}.py", {**common, **flags}, environment))
     return every
-
-
-def _on_other_mxnet(ours: Arm, python: str, check: str) -> Arm:
-    """Our arm, on the MXNet of another Python."""
-    version = arms.version_in(python, "mxnet")
-    return ours._replace(
-        name=f"{ours.name}, MXNet {version}",
-        call=[python, str(arms.PEERS / "other_mxnet.py")],
-        job={**ours.job, "check": check},
-    )
 
 
 def _theirs(

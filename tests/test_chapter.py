@@ -101,6 +101,3 @@ def test_a_table_has_what_records_timed(capsys):
     assert header.split("  ")[-2:] == ["speedup 2", "speedup 4"]
     of_4 = found["PyTorch DDP, batch 8,192"][4]
     assert f"{1e3 * of_4.median:.2f} (" in row and row.endswith("1.91       3.56")
-
-    found = chapter.table("benchmarks/workers.jsonl")  # one device, and no ratio
-    assert found["1 process, writing a checkpoint"][1].n == 30

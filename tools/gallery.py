@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -126,7 +125,8 @@ def parts() -> list[Part]:
         benchmark("kernels", 3, "--rounds 4"),
         benchmark("equivalence", 20, "--rounds 3"),
         benchmark("memory", 4, "--rounds 4"),
-        benchmark("least_squares", 36, "--rounds 3 --repeats 3"),
+        benchmark("least_squares", 20, "--rounds 4 --repeats 5",
+                  "benchmarks/same_method"),
     ]  # fmt: skip
 
 
@@ -187,7 +187,6 @@ def on_gpus() -> list[Part]:
         Part("Gluon, five seeds", 2, seeds_of(gluon, two, "gpu", seeds)),
         Part("Gluon, no graph", 1, (no_graph,)),
         *beside,
-        benchmark("resnet18", 2, f"{two} --rounds=1 --epochs=6", folder),
         *(part._replace(if_named=True) for part in of_one),
     ]
 
@@ -280,7 +279,7 @@ def sweeps() -> dict[str, list[Run]]:
     return group(runs, place)
 
 
-# Benchmarks whose table is a text, too: that of their script, or the usual one.
+# Benchmarks whose table is a text, too.
 BENCHMARKS = ("kernels", "local_sgd", "resnet18")
 # Files that no record draws: chapter scaling's trace, and times of forms of a step.
 OTHER_FILES = ("scaling/one-step-trace.json", "gpus/step_forms.txt")
@@ -304,11 +303,8 @@ def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
             if result.further:
                 texts = {f"{place.name}-results": result.full_text(labels.source(runs))}
                 written |= set(page.save(texts, place.parent))
-        elif (name := runs[0].header.benchmark) in BENCHMARKS:
-            path = ROOT / "benchmarks" / f"{name}.py"
-            script = runpy.run_path(str(path)) if path.exists() else {}
-            text = script.get("table", arms.table)(runs[0])
-            written |= set(page.save({place.name: text}, place.parent))
+        elif runs[0].header.benchmark in BENCHMARKS:
+            written |= set(page.save({place.name: arms.table(runs[0])}, place.parent))
     for sweep in ANIMATED:
         place, film = to / sweep, gan.animation(found[sweep][-1])
         written |= set(page.save({place.name: film}, place.parent))

@@ -20,7 +20,6 @@ import numpy as np
 from d2lpar import datasets
 
 RELATIVE = 1e-4  # float32 summed in another order differs by about 1e-6
-RELATIVE_RESNET = 1e-6  # in float64, of images in float32
 
 
 class FirstSteps(NamedTuple):
@@ -61,18 +60,6 @@ def lenet_parser(about: str) -> argparse.ArgumentParser:
     return flags
 
 
-def resnet_parser(about: str) -> argparse.ArgumentParser:
-    """The flags of the peers that train ResNet-18."""
-    flags = lenet_parser(about)
-    flags.set_defaults(lr=0.1)
-    flags.add_argument("--channels", type=int, default=64, help="the book has 64")
-    flags.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
-    flags.add_argument("--num-devices", type=int, default=1)
-    flags.add_argument("--threads", type=int, default=1, help="of each process")
-    flags.add_argument("--seed", type=int, default=0)
-    return flags
-
-
 def parse(flags: argparse.ArgumentParser) -> argparse.Namespace:
     """The flags of the command line, or with --job those of standard input."""
     args = flags.parse_args()
@@ -96,14 +83,6 @@ def first_steps(path: str) -> FirstSteps:
         return FirstSteps(params, check, file["index"], losses, lr)
 
 
-def first_steps_of_resnet(path: str, num_devices: int) -> FirstSteps:
-    """Read the file of `resnet18.write_first_steps`: the losses on so many devices."""
-    with np.load(path) as file:
-        check = [file[f"check.{k}"] for k in range(sum("check" in f for f in file))]
-        losses = file[f"losses.{num_devices}"]
-        return FirstSteps([], check, file["index"], losses, float(file["lr"]))
-
-
 def check_count(num_devices: int, gpus: int, library: str) -> None:
     """Refuse missing GPUs: for each of them the book's code silently takes the CPU."""
     if not 1 <= num_devices <= max(gpus, 1):
@@ -113,12 +92,10 @@ def check_count(num_devices: int, gpus: int, library: str) -> None:
         )
 
 
-def disagreement(
-    losses: list[float], first: FirstSteps, relative: float = RELATIVE
-) -> str | None:
+def disagreement(losses: list[float], first: FirstSteps) -> str | None:
     """Describe the first of `losses` that differs from ours; None if all agree."""
     for step, (loss, ours) in enumerate(zip(losses, first.losses), 1):
-        if not abs(loss - ours) <= relative * abs(ours):
+        if not abs(loss - ours) <= RELATIVE * abs(ours):
             return f"step {step}: the loss is {loss:.6f}, ours {ours:.6f}"
     return None
 

@@ -38,7 +38,6 @@ LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 LETTERS = 9.2  # of a title per inch
 # Sentences for titles, by the name of a picture.
 Answers = Optional[Mapping[str, Sequence[str]]]
-UNSTABLE = 1 / 3  # of the median between the ends of its spread
 MAX_DOTS = 200  # of single samples in a row; more say nothing
 
 
@@ -160,12 +159,6 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-
-
-def unstable(summary: Summary) -> str:
-    """Return a word where the spread is a third of the median, or ""."""
-    apart = (summary.high - summary.low) / summary.median if summary.median else 0.0
-    return f"unstable: {100 * apart:.0f} %" if apart > UNSTABLE else ""
 
 
 def by_count(seconds: Mapping[str, Summary]) -> list[Row]:

@@ -54,17 +54,6 @@ def result(runs: Sequence[Run]) -> Result:
     return Result(table, note, {"speedup": answers}, _further(runs, found))
 
 
-def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
-    """Return the speedup of each pair of neighbouring samples, by global batch."""
-    found = {}
-    for batch in study.batches:
-        one, many = (study.records.get((count, batch), ()) for count in (1, n))
-        found[batch] = [
-            x / y for a, b in zip(one, many) for x, y in zip(a.seconds, b.seconds)
-        ]
-    return {batch: pairs for batch, pairs in found.items() if pairs}
-
-
 def comparisons(study: Study, n: int) -> dict[int, Comparison]:
     """Return how long a step takes on one device beside `n`, by global batch."""
     return {

@@ -33,7 +33,6 @@ SCALING = {
     "2 cores": RECORDS / "scaling" / "book-1thread-concise-cpu2.jsonl",
     "2 GPUs": RECORDS / "gpus" / "scaling" / "book-1thread-concise-gpu2.jsonl",
 }
-TRACE = ROOT / "figures" / "scaling" / "one-step-trace.json"
 missing = [
     script.stem
     for script in sorted(ROOT.glob("chapters/*.py"))
@@ -71,7 +70,7 @@ html_title = f"d2lpar {release}"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
 html_js_files = [
-    "predict.js", "allreduce.js", "step.js", "bracket.js", "enlarge.js", "folds.js",
+    "predict.js", "allreduce.js", "bracket.js", "enlarge.js", "folds.js",
 ]  # fmt: skip
 html_extra_path = ["site"]  # index.html at the top, which leads to docs/index.html
 html_show_copyright = False
@@ -97,7 +96,7 @@ def read(app, docname, source):
         for cell in cells.cells:
             if cell.cell_type == "markdown":
                 cell.source = offer_programs(one_line_alts(cell.source), r"\w+\.py")
-                if "\n## From the bracket to a decision\n" in cell.source:
+                if "\n## The decision\n" in cell.source:
                     cell.source += bracket_calculator(app.env)
         name = Path(docname).name
         offer = f"Download: {{download}}`script </chapters/{name}.py>`"
@@ -107,10 +106,6 @@ def read(app, docname, source):
         source[0] = nbformat.writes(cells)
     else:
         source[0] = offer_programs(one_line_alts(source[0]))
-        if docname == "docs/players":
-            app.env.note_dependency(TRACE)
-            player = "<!-- the step player -->"
-            source[0] = source[0].replace(player, step_player())
 
 
 def one_line_alts(text):
@@ -145,17 +140,6 @@ steps.
 <div class="bracket-calculator" data-records='{json.dumps(buttons)}'><noscript>With
 JavaScript sliders stand here, which draw the bracket of N devices.</noscript></div>
 """
-
-
-def step_player():
-    """The step player with its data, which a browser would not fetch from a file."""
-    trace = json.loads(TRACE.read_text(encoding="utf-8"))
-    inlined = json.dumps(trace, separators=(",", ":")).replace("<", "\\u003c")
-    return (
-        '<div class="step-player"><noscript>The player needs JavaScript. The results '
-        "of Chapter 6 have a picture of the same steps.</noscript></div>\n"
-        f'<script type="application/json" id="step-data">{inlined}</script>\n'
-    )
 
 
 def fold_what_is_predicted(notebook):

@@ -244,10 +244,10 @@ def label(device: Device | mx.Context) -> str:
 
 
 def try_gpu(i: int = 0) -> mx.Context:
-    """Return gpu(i) if it exists, else cpu(), as in the book; :func:`parse` raises."""
+    """Return gpu(i) if it exists, else cpu(i); the book's returns cpu() for all i."""
     from d2lpar._mxnet import mx
 
-    return mx.gpu(i) if mx.context.num_gpus() > i else mx.cpu()
+    return mx.gpu(i) if mx.context.num_gpus() > i else mx.cpu(i)
 
 
 def try_all_gpus() -> list[mx.Context]:

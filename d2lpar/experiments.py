@@ -42,7 +42,7 @@ class Experiment:
     measure: str
     measure_with_workers: str = ""  # `measure` with ``workers=``, for `d2lpar launch`
     load: str = ""
-    locate: str = ""  # ``f(name, data_dir)`` settles which data set --data names
+    locate: str = ""  # ``f(name)`` settles which data set --data names
     datasets: Sequence[str] = ()  # what --data may name, beside auto
     start: str = ""  # ``f(seed)``: the state before the first epoch, for resuming
     start_takes: Sequence[str] = ()  # the settings that `start` takes, too

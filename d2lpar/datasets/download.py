@@ -1,7 +1,7 @@
 """Files of a published data set, verified.
 
-They come from ``--data-dir``, ``$D2LPAR_DATA``, or the user's cache, into which pooch
-downloads them.
+They come from a folder that is asked for, ``$D2LPAR_DATA``, or the user's cache, into
+which pooch downloads them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class PublishedFiles:
     name: str  # of its folder, and in --data
     title: str
     substitute: str  # in --data, if the data set cannot be had
+    in_python: str  # the call that returns the substitute
     registry: dict[str, str]  # the SHA-256 of each file
     urls: tuple[str, ...]  # with all the files below each
 
@@ -47,7 +48,7 @@ class PublishedFiles:
             raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
         if name == self.substitute:
             return []
-        asked_for = {"--data-dir": data_dir, "D2LPAR_DATA": os.getenv("D2LPAR_DATA")}
+        asked_for = {"data_dir": data_dir, "D2LPAR_DATA": os.getenv("D2LPAR_DATA")}
         for source, folder in asked_for.items():
             if not folder:
                 continue
@@ -61,7 +62,8 @@ class PublishedFiles:
             return [self.fetch(file) for file in self.registry]
         except DataError as error:
             if name != "auto":
-                raise
+                instead = f"--data {self.substitute}, in Python {self.in_python}"
+                raise DataError(f"{error}; or take {instead}") from None
             log.warning("%s; using --data %s instead", error, self.substitute)
             return []
 
@@ -102,10 +104,10 @@ class PublishedFiles:
                     raise DataError(
                         f"{self.title}: not on disk, and {cache} cannot be written "
                         f"({why}); name another cache by XDG_CACHE_HOME, or the data's "
-                        "folder by --data-dir or D2LPAR_DATA"
+                        "folder by D2LPAR_DATA"
                     ) from None
                 problems.append(f"{urlsplit(url).hostname}: {why}")
         raise DataError(
             f"{self.title}: not on disk, nor downloaded to {cache} "
-            f"({', '.join(problems)}); name its folder with --data-dir or D2LPAR_DATA"
+            f"({', '.join(problems)}); name its folder by D2LPAR_DATA"
         )

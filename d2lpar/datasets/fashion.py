@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +20,10 @@ from typing import ClassVar
 import numpy
 
 from d2lpar.datasets.download import PublishedFiles
-from d2lpar.errors import SettingError
+from d2lpar.errors import DataError, SettingError
 
+# The types of numbers in IDX files, by the third byte.
+IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 SAMPLE = Path(__file__).parent / "data" / "fashion_sample.npz"
 
 # Each file, and its SHA-256; its MD5 is the one that the publisher's README states.
@@ -41,6 +45,7 @@ FASHION_MNIST = PublishedFiles(
     name="fashion-mnist",
     title="Fashion-MNIST",
     substitute="sample",
+    in_python="datasets.fashion_sample()",
     registry=FASHION_MNIST_FILES,
     # The publisher's two; the SHA-256 guards the second one, which has no HTTPS.
     urls=(
@@ -165,12 +170,23 @@ def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Im
 
 
 def read_idx(path: str | Path) -> numpy.ndarray:
-    """Return the uint8 array in a gzipped IDX file, as MNIST's and Fashion-MNIST's."""
-    with gzip.open(path) as file:
-        content = file.read()
-    axes = content[3]  # their lengths follow
-    shape = numpy.frombuffer(content, ">i4", axes, offset=4)
-    return numpy.frombuffer(content, numpy.uint8, offset=4 + 4 * axes).reshape(shape)
+    """Return the array of an IDX file, gzipped or not, as MNIST's and Fashion-MNIST's.
+
+    Raises :class:`DataError` for a file that is none, or whose length is another.
+    """
+    try:
+        content = Path(path).read_bytes()
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
+        zero, kind, axes = struct.unpack(">HBB", content[:4])
+        if zero or kind not in IDX_TYPES:
+            raise ValueError(f"it begins with {content[:4].hex(' ')}")
+        dtype = numpy.dtype(IDX_TYPES[kind])
+        shape = numpy.frombuffer(content, ">u4", axes, offset=4)  # before the numbers
+        array = numpy.frombuffer(content, dtype, offset=4 + 4 * axes).reshape(shape)
+    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
+        raise DataError(f"{path}: not a whole IDX file ({error})") from None
+    return array.astype(dtype.newbyteorder("="), copy=False)
 
 
 def sha256_of(arrays: Iterable[numpy.ndarray]) -> str:
@@ -197,18 +213,11 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     `X`, uint8 (n, 28, 28) or float in [0, 1], `y` (n,) and `order`, a permutation or
     None, are NumPy's, or MXNet's on one device. The last batch may be smaller. Raises
     ValueError for floats above 1, which are pixels that were not divided by 255, for
-    NaN, integers beyond 0..255, and an `order` on the host that is no permutation;
-    TypeError for bool.
+    NaN and integers beyond 0..255; TypeError for bool.
     """
-    if len(X) != len(y) or batch_size < 1:
-        found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"
-        raise ValueError(
-            f"batches: {found}: write a label for each image, and 1 or more"
-        )
+    if len(X) != len(y):
+        raise ValueError(f"batches: {len(X)} images, {len(y)} labels: write one each")
     check_scaled(X)
-    on_host = isinstance(order, (list, numpy.ndarray))
-    if on_host and not numpy.array_equal(numpy.sort(order), numpy.arange(len(y))):
-        raise ValueError(f"batches: order is no permutation of range({len(y)})")
     # The data stays uint8, a quarter of the memory.
     for start in range(0, len(y), batch_size):
         stop = start + batch_size

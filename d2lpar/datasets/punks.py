@@ -25,6 +25,7 @@ CRYPTOPUNKS = PublishedFiles(
     name="cryptopunks",
     title="CryptoPunks",
     substitute="synthetic",
+    in_python="datasets.synthetic_punks()",
     # The hash in the contract that sells them.
     registry={
         "punks.png": "ac39af4793119ee46bbff351d8cb6b5f23da60222126add4268e261199a2921b"
@@ -106,16 +107,11 @@ def enlarged(picture: numpy.ndarray, scale: int) -> numpy.ndarray:
     return picture.repeat(scale, axis=0).repeat(scale, axis=1)
 
 
-def png(picture: numpy.ndarray) -> bytes:
-    """Return a picture uint8 (h, w, 3) as the content of a PNG file."""
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, format="png", optimize=True)
-    return file.getvalue()
-
-
 def to_png(picture: numpy.ndarray) -> str:
     """Return a picture uint8 (h, w, 3) as a PNG file in base64."""
-    return base64.b64encode(png(picture)).decode()
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, format="png", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def from_png(text: str, columns: int, rows: int) -> numpy.ndarray:

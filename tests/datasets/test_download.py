@@ -32,7 +32,7 @@ def nowhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tiny(nowhere):
-    return PublishedFiles("tiny", "Tiny", "small", REGISTRY, (nowhere,))
+    return PublishedFiles("tiny", "Tiny", "small", "small()", REGISTRY, (nowhere,))
 
 
 def put(folder, **changed):
@@ -53,7 +53,7 @@ def test_folders_asked_for_come_first(tiny, tmp_path, monkeypatch, caplog):
         (place / "b.gz").unlink()  # what is not whole does not count
     assert tiny.paths("tiny", asked)[0] == cache / "d2lpar" / "tiny" / "a.gz"
     lines = [record.getMessage() for record in caplog.records]
-    assert f"Tiny is not, or not whole, in --data-dir {asked}" in lines[-2]
+    assert f"Tiny is not, or not whole, in data_dir {asked}" in lines[-2]
     assert f"Tiny is not, or not whole, in D2LPAR_DATA {variable}" in lines[-1]
 
 
@@ -66,7 +66,7 @@ def test_damage_in_a_folder_asked_for_is_refused(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("D2LPAR_DATA", str(folder))
     with pytest.raises(DataError, match=words):
         tiny.locate("auto")
-    with pytest.raises(DataError, match="--data-dir .*/absent: not a folder"):
+    with pytest.raises(DataError, match="data_dir .*/absent: not a folder"):
         tiny.locate("auto", tmp_path / "absent")
 
 
@@ -139,5 +139,6 @@ def test_without_a_network_the_substitute_is_used_and_named(
     assert module.load("auto", n_train=20).name == name
     assert caplog.record_tuples[0][:2] == ("d2lpar", logging.WARNING)
     assert caplog.messages[0].endswith(f"; using --data {substitute} instead")
-    with pytest.raises(DataError, match="name its folder with --data-dir or D2LPAR_"):
+    remedy = f"D2LPAR_DATA; or take --data {substitute}, in Python datasets.*_"
+    with pytest.raises(DataError, match=remedy):
         module.load(files.name)

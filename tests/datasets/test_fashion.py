@@ -3,6 +3,9 @@
 How the published files are found is tested in test_download.py.
 """
 
+import gzip
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 
 from d2lpar import datasets
 from d2lpar.datasets import fashion
-from d2lpar.errors import SettingError
+from d2lpar.errors import DataError, SettingError
 
 # The sample in the package
 
@@ -72,14 +75,6 @@ def test_an_epoch_takes_each_sample_once_with_its_label(n, batch_size, shuffled)
     assert (X == numbered(n)[0]).all()  # the data is not touched
 
 
-@pytest.mark.parametrize("order", [np.arange(1, 7), -np.arange(6), np.arange(6) > 2])
-def test_an_order_that_is_no_permutation_is_refused(order):
-    """NumPy would clip a number, and take a mask for the numbers 0 and 1."""
-    for numbers in (order, order.tolist()):
-        with pytest.raises(ValueError, match=r"no permutation of range\(6\)"):
-            next(datasets.batches(*numbered(6), 2, numbers))
-
-
 def test_to_float_is_to_tensor_to_the_bit():
     from d2lpar._mxnet import gluon
     from d2lpar._mxnet import np as mxnp
@@ -91,6 +86,53 @@ def test_to_float_is_to_tensor_to_the_bit():
     height_width_channel = mxnp.array(images[0][:, :, None], dtype=np.uint8)
     assert X[0].tobytes() == to_tensor(height_width_channel).asnumpy().tobytes()
     assert X.tobytes() == (images.astype(np.float32) / np.float32(255)).tobytes()
+
+
+# IDX files
+
+
+def idx(array, code):
+    """The file of MNIST's page: 0, 0, type, axes, their lengths; all big-endian."""
+    lengths = b"".join(struct.pack(">i", n) for n in array.shape)
+    big = array.astype(array.dtype.newbyteorder(">"))
+    return bytes([0, 0, code, array.ndim]) + lengths + big.tobytes()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize(
+    ("dtype", "code"),
+    [("uint8", 8), ("int8", 9), ("int16", 11), ("int32", 12), ("float32", 13),
+     ("float64", 14)],
+)  # fmt: skip
+def test_an_idx_file_has_six_types(dtype, code, pack, tmp_path):
+    numbers = (np.arange(24) * 5 - 7 * (dtype != "uint8")).reshape(2, 3, 4)
+    path = tmp_path / "numbers-idx"
+    path.write_bytes(pack(idx(numbers.astype(dtype), code)))
+    found = datasets.read_idx(path)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, numbers)
+
+
+GOOD = idx(np.arange(30, dtype="uint8").reshape(5, 6), 8)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD[:-3], GOOD + b"xyz", GOOD[:7], GOOD[:2], b"", b"\x1f\x8b",
+        gzip.compress(GOOD)[:-9], b"\x1f\x8b" + GOOD, b"<!DOCTYPE html><p>moved</p>",
+        gzip.compress(b"404: Not Found"), b"PK\x03\x04" + GOOD,
+        GOOD.replace(b"\x08", b"\x0a", 1), GOOD.replace(b"\x00", b"\x01", 1),
+        idx(np.arange(30, dtype="int16"), 12),
+    ],
+)  # fmt: skip
+def test_what_is_no_whole_idx_file_is_one_error_that_names_it(content, tmp_path):
+    path = tmp_path / "labels.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"^{path}: not a whole IDX file"):
+        datasets.read_idx(path)
+    with pytest.raises(DataError, match="absent: not a whole IDX file"):
+        datasets.read_idx(tmp_path / "absent")
 
 
 # The real files

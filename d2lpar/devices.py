@@ -47,22 +47,16 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     """
     form = r"(cpu|gpu)(?::([0-9]{1,4}(?:,[0-9]{1,4})*)(,?))?"
     match = re.fullmatch(form, text.strip().lower())
-    if not match:
-        raise DeviceError(
-            f"devices {text[:40]!r}: write auto, cpu:N, gpu:N (the first N) or gpu:I,J "
-            "(those numbers); CPU contexts and GPUs do not mix"
-        )
-    kind, numbers, comma = match.groups()
+    kind, numbers, comma = match.groups() if match else ("", "", "")
     if numbers is None:
         return kind, None
-    ids = [int(number) for number in numbers.split(",")]
+    ids = [int(number) for number in numbers.split(",") if number]
     if len(ids) == 1 and not comma:
         ids = list(range(ids[0]))
     if not ids or max(ids) >= MAX_DEVICES or len(set(ids)) < len(ids):
         raise DeviceError(
-            f"devices {text!r}: name 1 to {MAX_DEVICES} devices, numbered 0 to "
-            f"{MAX_DEVICES - 1}, none twice; write {kind}:1 for one device, or "
-            f"'{kind}:0,' with a comma for device 0"
+            f"devices {text[:40]!r}: write auto, cpu:N, gpu:N (the first N, at most "
+            f"{MAX_DEVICES}) or gpu:I,J (those numbers, none twice; 'gpu:0,' is GPU 0)"
         )
     return kind, ids
 
@@ -141,7 +135,7 @@ def check_distinct(devices: Sequence[mx.Context]) -> None:
 def check_exists(device: mx.Context) -> None:
     """Raise :class:`DeviceError` for a GPU that MXNet does not see.
 
-    And TypeError for what is no context.
+    Raises TypeError unless `device` is a context.
     """
     from d2lpar._mxnet import Context, mx
 
@@ -189,13 +183,12 @@ def parse_counts(text: str, available: int) -> list[int]:
     >>> parse_counts("1,2", available=2)
     [1, 2]
     """
-    if not re.fullmatch(r" *[0-9]{1,4} *(, *[0-9]{1,4} *)*", text):
+    form = r" *[0-9]{1,4} *(, *[0-9]{1,4} *)*"
+    counts = [int(n) for n in text.split(",")] if re.fullmatch(form, text) else []
+    if not counts or len(set(counts)) < len(counts):
         raise DeviceError(
-            f"num-devices {text[:40]!r}: write whole numbers above 0, as in 1,2,4"
+            f"num-devices {text[:40]!r}: write unlike whole numbers, as in 1,2,4"
         )
-    counts = [int(part) for part in text.split(",")]
-    if len(set(counts)) < len(counts):
-        raise DeviceError(f"num-devices {text!r}: names a count twice")
     for count in counts:
         check_count(count, available)
     return counts

@@ -124,12 +124,6 @@ def ratio(a: Timing, b: Timing) -> float:
     return a.median / b.median
 
 
-def check_clock(what: str, seconds: float) -> None:
-    """Raise :class:`TimingError` unless a time is positive: a clock has jumped."""
-    if not seconds > 0:
-        raise TimingError(f"{what}: {seconds:g} seconds; the clock has jumped back")
-
-
 def _repeat(
     call: Callable[[], list],
     *,
@@ -156,7 +150,6 @@ def _repeat(
         naive.append(time.perf_counter() - start)
         wait()
         seconds.append(time.perf_counter() - start)
-        check_clock(f"timing of {name}", seconds[-1])
         value = _joined(results, join, name)
         del results  # its memory can serve the next repetition
         right = value if right is None else right

@@ -20,7 +20,6 @@ from d2lpar.kernels import CudaModule, ElementwiseKernel
 from d2lpar.parallel import allreduce
 
 AS_WRITTEN, IN_PLACE, ONE_KERNEL = "as written", "in place", "one kernel"
-AS_WRITTEN_64 = "as written, float64"
 SUM_COLUMNS = 10  # the CryptoPunks notebook's
 
 # Each thread sums EACH elements. On a CPU they are neighbours, in 32 lanes that become
@@ -115,7 +114,6 @@ class Work:
     host: tuple[numpy.ndarray, ...] = ()
     out: numpy.ndarray | None = None
     on_host: dict[str, Callable] = field(default_factory=dict)
-    in_numpy: dict[str, Callable] = field(default_factory=dict)
 
 
 def forms_of(
@@ -125,9 +123,10 @@ def forms_of(
     arrays = [*work.host, *([] if work.out is None else [work.out])]
     if library is not numpy:
         arrays = [library.from_numpy(array).to(place) for array in arrays]
-    forms: dict[str, Callable] = {} if library is not numpy else dict(work.in_numpy)
-    for form, call in work.on_host.items():
-        forms[form] = functools.partial(call, library, *arrays)
+    forms: dict[str, Callable] = {
+        form: functools.partial(call, library, *arrays)
+        for form, call in work.on_host.items()
+    }
     return forms, arrays[len(work.host) :]
 
 
@@ -211,14 +210,13 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[W
         kernel.launch(arguments, d, (blocks, 1, 1), (256, 1, 1))
         return sums[d].sum()
 
-    in_float64 = host.astype("float64")
-    right, clear = written(numpy, in_float64), clearing(*sums.values())
+    right = written(numpy, host.astype("float64"))
+    clear = clearing(*sums.values())
     yield Work(
         "trig", host.shape, host.nbytes, 6 * host.size,
         {"expected": right, "join": sum, "rtol": 1e-5, "before": clear},
         {AS_WRITTEN: lambda d: written(np, x[d]), ONE_KERNEL: one_kernel},
         host=(host,), on_host={AS_WRITTEN: written},
-        in_numpy={AS_WRITTEN_64: lambda: written(numpy, in_float64)},
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import numpy
 from d2lpar import timing
 from d2lpar._mxnet import mx
 from d2lpar.arrays import operations
-from d2lpar.arrays.operations import AS_WRITTEN_64, Sizes, Work
+from d2lpar.arrays.operations import Sizes, Work
 from d2lpar.epochs import choose
 from d2lpar.kernels import KernelError
 from d2lpar.machine.host import omp_threads, usable_cores
@@ -98,15 +98,14 @@ def _time(
 def _record(
     work: Work, library: ModuleType, form: str, measured: timing.Timing
 ) -> TimingRecord:
-    is_float64 = form == AS_WRITTEN_64
     return TimingRecord(
         operation=work.operation,
         library=LIBRARIES[library.__name__],
         version=str(library.__version__),
         form=form,
-        dtype="float64" if is_float64 else "float32",
+        dtype="float32",
         shape=list(work.shape),
-        num_bytes=work.num_bytes * (2 if is_float64 else 1),
+        num_bytes=work.num_bytes,
         flops=work.flops,
         seconds=list(measured.seconds),
         naive_seconds=list(measured.naive_seconds),

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d2lpar import datasets
+from d2lpar._mxnet import gluon
+from d2lpar._mxnet import np as mxnp
 from d2lpar.datasets import fashion
 from d2lpar.errors import DataError, SettingError
 
@@ -76,9 +78,6 @@ def test_an_epoch_takes_each_sample_once_with_its_label(n, batch_size, shuffled)
 
 
 def test_to_float_is_to_tensor_to_the_bit():
-    from d2lpar._mxnet import gluon
-    from d2lpar._mxnet import np as mxnp
-
     images = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
     X = datasets.to_float(images)
     assert X.shape == (1, 1, 16, 16) and X.dtype == np.float32

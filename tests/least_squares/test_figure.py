@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import msgspec
-import pytest
 from support.drawn import words
 from support.factories import header, point
 
-from d2lpar.errors import RecordError
 from d2lpar.least_squares import figure
 from d2lpar.least_squares.result import result, seconds_of
 from d2lpar.records.kinds import Run
@@ -95,8 +93,3 @@ def test_repeats_are_processes_unless_one_process_solves_several_times():
     settings = {**once.header.settings, "repeats": 2}
     header = msgspec.structs.replace(once.header, settings=settings)
     assert seconds_of(Run(header, tuple(points))).processes == (1.5, 3.5)
-
-
-def test_a_run_without_points_is_named():
-    with pytest.raises(RecordError, match="book-cgls-cpu2.jsonl: holds no points"):
-        figure.pictures([run("normal"), run(points=0)])

@@ -5,7 +5,6 @@ import pytest
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
-from d2lpar.devices import for_chunks, parse
 from d2lpar.errors import DeviceError, DivergedError
 from d2lpar.least_squares import METHODS, LeastSquare, measure, solve
 from d2lpar.machine import host
@@ -89,14 +88,6 @@ def test_every_method_finds_lapacks_solution(method, caplog):
     assert last.distance < tolerance and last.residual_norm == solution.residual_norm
     assert solution.seconds >= last.seconds > 0
     assert not caplog.messages
-
-
-@pytest.mark.parametrize("method", EXACT)
-def test_shared_by_8_chunks_the_answer_has_the_same_bits(method):
-    A, b = problem(603, 20)
-    chunks = [for_chunks(parse(f"cpu:{n}")) for n in (1, 2, 3, 8)]
-    x, *others = (solve(A, b, devices=of, method=method).x for of in chunks)
-    assert all(np.array_equal(x, other) for other in others)
 
 
 # Ill-conditioned, rank-deficient, badly scaled
@@ -305,11 +296,6 @@ def test_the_pass_that_measures_the_residual_can_be_left_out(method):
     np.testing.assert_array_equal(solution.x, with_residual.x)
     assert np.isnan(solution.residual_norm) and solution.history == ()
     assert solution.condition == with_residual.condition
-
-
-def test_the_limit_of_iterations_is_named(caplog):
-    solve(*problem(60, 9), devices="cpu:1", method="cgls", max_iterations=2)
-    assert "after 2 iterations" in caplog.text
 
 
 # What cannot be solved

@@ -36,7 +36,6 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import arms
 import gallery_tables
-import psutil
 from gallery_pictures import FIGURES, PICTURES
 from matplotlib import rc_context
 from PIL import Image, PngImagePlugin
@@ -49,8 +48,6 @@ from d2lpar.records import files, labels
 from d2lpar.records.kinds import Header, Run, group
 
 ROOT = Path(__file__).parents[1]
-QUIET = 5.0  # percent of all cores that other work may take
-LONGEST_WAIT = 600  # seconds for the machine to become quiet
 
 
 class Step(NamedTuple):
@@ -213,19 +210,6 @@ def due(part: Part) -> dict[Step, str]:
     return steps
 
 
-def wait_until_quiet() -> None:
-    """Raise :class:`RunError` if the machine does not become quiet."""
-    begin, others = time.monotonic(), 100.0
-    while time.monotonic() - begin < LONGEST_WAIT:
-        others = psutil.cpu_percent(interval=3)
-        if others < QUIET:
-            return
-    raise RunError(
-        f"other work takes {others:.0f} % of this machine's cores; the gallery is "
-        f"measured where it is below {QUIET:.0f} %"
-    )
-
-
 def run_step(step: Step) -> None:
     """Run a step's command, and give its records their names below figures/.
 
@@ -280,9 +264,9 @@ def sweeps() -> dict[str, list[Run]]:
 
 
 # Benchmarks whose table is a text, too.
-BENCHMARKS = ("kernels", "local_sgd", "resnet18")
-# Files that no record draws: chapter scaling's trace, and times of forms of a step.
-OTHER_FILES = ("scaling/one-step-trace.json", "gpus/step_forms.txt")
+BENCHMARKS = ("kernels", "least_squares", "local_sgd", "resnet18")
+# A file that no record draws: times of forms of a step.
+OTHER_FILES = ("gpus/step_forms.txt",)
 # Sweeps whose faces are an animation.
 ANIMATED = ("h200/gan/sharp", "gpus/gan/as-published")
 
@@ -290,10 +274,10 @@ ANIMATED = ("h200/gan/sharp", "gpus/gan/as-published")
 def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
     """Draw all pictures, animations and texts in the folder `to`."""
     written = set()
-    for name, entry in PICTURES.items():
+    for name, drawing in PICTURES.items():
         place = to / name
         with rc_context({"savefig.dpi": 200}):  # sharp when it is enlarged
-            (path,) = page.save({place.name: entry.draw()}, place.parent)
+            (path,) = page.save({place.name: drawing()}, place.parent)
         reduce_colors(path)
         written.add(path)
     for sweep, runs in found.items():
@@ -419,7 +403,6 @@ def measure_all(chosen: Sequence[Part], only_list: bool) -> None:
         )
     for part in to_do:
         for step in due(part):
-            wait_until_quiet()
             started = time.monotonic()
             run_step(step)
             minutes = (time.monotonic() - started) / 60

@@ -8,13 +8,11 @@ told; a line through a mark is the rule's interval.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import figure as benchmark
 import memory_estimate
@@ -54,33 +52,21 @@ from d2lpar.scaling.result import comparisons, pays_from, speedups
 from d2lpar.text import byte_size, number
 
 FIGURES = Path(__file__).parents[1] / "figures"
-ONE, TWO, MANY = page.COUNTS
 Runs = Sequence[Run]
 
 
-class Entry(NamedTuple):
-    """A picture: its file, the question it answers, its records, and its drawing."""
-
-    file: str
-    question: str
-    records: tuple[str, ...]
-    function: Callable[..., Picture]
-
-    def draw(self) -> Picture:
-        """Draw it from a list of runs for each of `records`."""
-        with page.plain_style():
-            return self.function(*map(runs_of, self.records))
-
-
-PICTURES: dict[str, Entry] = {}
+PICTURES: dict[str, Callable[[], Picture]] = {}
 
 
 def answers(file: str, *records: str):
-    """Note a function as the drawing of ``<file>.png``; it begins with its question."""
+    """Note a function of runs of these `records` as the drawing of ``<file>.png``."""
 
     def note(function: Callable[..., Picture]) -> Callable[..., Picture]:
-        question = (function.__doc__ or "").split("\n")[0]
-        PICTURES[file] = Entry(file, question, records, function)
+        def draw() -> Picture:
+            with page.plain_style():
+                return function(*map(runs_of, records))
+
+        PICTURES[file] = draw
         return function
 
     return note
@@ -216,59 +202,6 @@ def equivalence(runs: Runs) -> Picture:
     axes.set_ylim(top=1e3)
     axes.set_ylabel("distance of parameters (relative)")
     axes.set_xlabel("steps of training on two devices")
-    return drawn
-
-
-@answers("scaling/one-step")
-def one_step() -> Picture:
-    """Where does the time of a step go?"""
-    trace = json.loads((FIGURES / "scaling" / "one-step-trace.json").read_text())
-    facts, both = trace["metadata"], {}
-    steps = group(trace["traceEvents"], lambda event: event["pid"])
-    for batch, events in steps.items():
-        first, second = (
-            [(e["ts"], e["ts"] + e["dur"]) for e in events if e["tid"] == k]
-            for k in (1, 2)
-        )
-        spans = [(max(a, c), min(b, d)) for a, b in first for c, d in second]
-        both[batch] = [(begin, end) for begin, end in spans if begin < end]
-    shares = {
-        batch: 100 * sum(b - a for a, b in both[batch])
-        / max(e["ts"] + e["dur"] for e in events)
-        for batch, events in steps.items()
-    }  # fmt: skip
-    few, many = shares
-    title = claim(
-        "Two contexts overlap for {a:.0f} % of a step of {n} images, {b:.0f} % of {m}",
-        when=4 * shares[few] < shares[many],
-        a=shares[few], n=few, b=shares[many], m=many,
-    )  # fmt: skip
-    words = "LeNet from scratch, one step each, by MXNet's profiler \u00b7 "
-    words += facts["machine"]
-    drawn = page.new(title, words, [], (7.6, 4.4), rows=2)
-    drawn.metadata["Description"] = f"{facts['date']}, commit {facts['commit'][:7]}."
-    for axes, (batch, events) in zip(drawn.axes, steps.items()):
-        for event in events:
-            sums = event["name"] in ("CopyCPU2CPU", "_npi_add")
-            color = page.SUMS if sums else (page.GREY, ONE, TWO)[event["tid"]]
-            left, width = event["ts"] / 1e3, event["dur"] / 1e3
-            axes.barh(event["tid"], width, left=left, color=color, lw=0)
-        for begin, end in both[batch]:
-            axes.axvspan(begin / 1e3, end / 1e3, 0, 0.06, color=page.INK, lw=0)
-        axes.set_yticks(range(3), ["Python issues", "context 0", "context 1"])
-        axes.set(ylim=(2.9, -0.5), xlim=(0, None), ylabel=f"{batch} images")
-        axes.grid(False, axis="y")
-        axes.set_xlabel(
-            f"milliseconds; black: both contexts compute, {shares[batch]:.0f} %"
-        )
-    first = max(
-        (e for e in steps[many] if e["name"] == "_npi_add"), key=lambda e: e["dur"]
-    )
-    axes.annotate(
-        "copies and sums", (first["ts"] / 1e3, first["tid"] - 0.4), (-40, 8),
-        textcoords="offset points", ha="right", size=9, color=page.darker(page.SUMS),
-        arrowprops={"arrowstyle": "-", "color": page.SUMS},
-    )  # fmt: skip
     return drawn
 
 

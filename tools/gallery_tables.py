@@ -18,7 +18,6 @@ from gallery_pictures import FIGURES, PICTURES, runs_of
 from PIL import Image
 
 from d2lpar import experiments
-from d2lpar.arrays import result as timings
 from d2lpar.records import labels
 from d2lpar.records.comparison import (
     Comparison,
@@ -124,35 +123,6 @@ def _result(runs: Runs) -> str:
     return f"{_table(found.table.columns, found.table.rows)}\n({found.note})\n"
 
 
-# Operation; which source measured it on what; what it printed; the library and form of
-# our row that repeats a measurement on a CPU.
-PUBLISHED = (
-    ("x2", "least-squares notes: NumPy, Colab", "33.6 ms", ("NumPy", "as written")),
-    ("x2", "least-squares notes: PyCUDA, T4, naive clock", "0.7 ms", None),
-    ("trig", "GPU wiki: NumPy in float64, n1-standard-4", "4.12 s",
-     ("NumPy", "as written, float64")),
-    ("trig", "GPU wiki: PyTorch, n1-standard-4", "738 ms", ("PyTorch", "as written")),
-    ("trig", "GPU wiki: PyTorch, T4", "18.9 ms", None),
-    ("product", "GPUSOROBAN: PyTorch, CPU", "296.9 s", ("PyTorch", "as written")),
-    ("product", "GPUSOROBAN: PyTorch, GPU", "0.457 s", None),
-)  # fmt: skip
-
-
-def _published(runs: Runs) -> str:
-    """What the sources printed, and what the same line and our fastest take."""
-    table, cells = timings.rows(runs), []
-    for operation, source, printed, ours in PUBLISHED:
-        here = timings.rows_of(operation, table)
-        same = [row for row in here if (row.library, row.form) == ours]
-        best = timings.fastest([row for row in here if row.library == "MXNet"])
-        cells.append([
-            f"{operation}, {source}", printed,
-            f"{number(1e3 * same[0].seconds.median)} ms" if same else "-",
-            f"{number(1e3 * best.seconds.median)} ms",
-        ])  # fmt: skip
-    return _table(["", "printed", "here", "MXNet, fastest form here"], cells)
-
-
 def _seeds(runs: Runs) -> str:
     """Seconds per epoch and test accuracy at the end, over seeds."""
     rows, alone = [], {}
@@ -188,35 +158,15 @@ def _speedups(runs: Runs) -> str:
     return _table(["batch", *found], rows)
 
 
-def threads_of(arm: str) -> int | None:
-    """Threads of an arm in all, by its name; None where it does not say."""
-    found = re.search(r"(?:(\d+) (?:contexts?|process(?:es)?), )?(\d+) threads?", arm)
-    return int(found[1] or 1) * int(found[2]) if found else None
-
-
 def _arms(runs: Runs) -> str:
-    """Every arm's seconds, work by work, the fastest first.
-
-    The ratio only where both have as many threads in all.
-    """
+    """Every arm's seconds, work by work, the fastest first."""
     rows = []
     for run in runs:
         for work, arms in group(arm_times(run), lambda arm: arm.work).items():
-            timed = sorted(
-                (arm for arm in arms if arm.seconds), key=lambda arm: arm.summary.median
-            )
-            best = timed[0]
-            for arm in timed:
-                fair = arm is not best and threads_of(arm.name) == threads_of(best.name)
-                ratio = _verdict(compare(arm.summary, best.summary)) if fair else ""
-                errors = [s.error for s in arm.samples if s.error is not None]
-                error = f"{median(errors):.2f}" if errors else ""
-                rows.append([work, arm.name, *_spread(arm.summary), ratio, error])
-    columns = ["work", "", "seconds", "n", "times the fastest's", "error"]
-    # Works and errors only where some row has one.
-    used = [k not in (0, 5) or any(row[k] for row in rows) for k in range(len(columns))]
-    shown = [[cell for cell, use in zip(row, used) if use] for row in (columns, *rows)]
-    return _table(shown[0], shown[1:])
+            timed = [arm for arm in arms if arm.seconds]
+            for arm in sorted(timed, key=lambda arm: arm.summary.median):
+                rows.append([f"{work} {arm.name}".strip(), *_spread(arm.summary)])
+    return _table(["", "seconds", "n"], rows)
 
 
 def _forms(runs: Runs) -> str:
@@ -251,7 +201,6 @@ def _places(runs: Runs) -> str:
 
 BLOCKS: dict[str, Callable[[Runs], str]] = {
     "result": _result,
-    "published": _published,
     "speedups": _speedups,
     "seeds": _seeds,
     "arms": _arms,

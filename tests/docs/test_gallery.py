@@ -30,7 +30,7 @@ NUMBER = re.compile(r"[\d.,\u2212$\\{}^ ]*\d[\d.,\u2212$\\{}^ \u00d7]*(KiB|MiB|G
 
 @cache
 def drawn(name):
-    picture = PICTURES[name].draw()
+    picture = PICTURES[name]()
     FigureCanvasAgg(picture).draw()  # where everything stands
     return picture
 

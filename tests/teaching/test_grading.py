@@ -98,14 +98,6 @@ def split_batch(rank, n, X, y):
     mean = [s / count for s in sums]
     return mean, [s / count - m * m for s, m in zip(squares, mean)]
 """),
-    "two passes": ("batch_norm", NORM + """
-    total = numpy.append(X.sum(axis=0), len(X))
-    allreduce(rank, n, total, exchange)
-    mean = total[:-1] / total[-1]
-    off = ((X - mean) ** 2).sum(axis=0)
-    allreduce(rank, n, off, exchange)
-    return mean, off / total[-1]
-"""),
     "a partial, a class, a lambda": ("allreduce split_batch", """
 import functools
 def reduce_by(how, rank, n, array, exchange):

@@ -52,8 +52,8 @@ def answer(what: str, value: float | str, exact: bool | None = None) -> None:
     """Show the answer and how far off the guess was; keep both in predictions.jsonl.
 
     An `exact` answer must be met: counts, bytes and choices, by default whole numbers
-    and words. Of a measured one a guess is good within a factor of 1.5. Give it as it
-    was measured: rounded before, it would be exact.
+    and words. Of a measured one a guess is good within a factor of 1.5. Pass the
+    unrounded measurement: a whole number counts as exact.
     """
     value = _plain(value)
     if exact is None:

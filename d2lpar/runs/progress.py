@@ -70,7 +70,7 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self.run, self.words, self.num_epochs = "it starts", "", 0
+        self.run, self.words, self.num_epochs = "starting", "", 0
         self.begun = self.printed_at = time.monotonic()
         self.pause, self.printed = SILENCE, set[str]()  # of the runs
         self.on_terminal = sys.stderr.isatty()

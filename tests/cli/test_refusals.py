@@ -42,7 +42,7 @@ REFUSED = [
     ([*LENET, "--seeds=-1"], "--seeds '-1': write whole numbers"),
     ([*LAUNCH, "run", "gan"], "gan is not shared"),
     ([*LAUNCH, "plot", "x"], "after -- write: run multiple_machines"),
-    ([*LAUNCH, "run", "14", "--devices=gpu:1"], "workers on one machine train on CPU"),
+    ([*LAUNCH, "run", "multiple_machines", "--devices=gpu:1"], "train on CPU contexts"),
     (["plot", "\x1b[31mx.jsonl"], r"\x1b[31mx.jsonl"),  # a terminal would obey
     # Chapters and devices that are not there
     (

@@ -82,7 +82,9 @@ def test_a_clock_breaks_the_silence(screen, monkeypatch):
     with progress.shown():
         assert written.wait(60)
     text = sys.stderr.getvalue()
-    assert text.startswith("\r\033[Kit starts ... " if screen is Terminal else "it st")
+    assert text.startswith(
+        "\r\033[Kstarting ... " if screen is Terminal else "starting"
+    )
 
 
 def test_a_notebook_shows_curves_or_words_alone(monkeypatch):

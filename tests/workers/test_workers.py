@@ -23,7 +23,14 @@ from d2lpar.workers.launch import LaunchError, launch
 @pytest.mark.slow
 def test_a_launch_keeps_the_record_and_the_checkpoint_of_one_training(tmp_path):
     """65 images are uneven for two workers; so is the last batch, of one image."""
-    run = ["run", "14", "--data=sample", "--dry-run", "--num-epochs=2", "--lr=0.3"]
+    run = [
+        "run",
+        "multiple_machines",
+        "--data=sample",
+        "--dry-run",
+        "--num-epochs=2",
+        "--lr=0.3",
+    ]
     run += ["--devices=cpu:2", "--global-batch-size=65", "--checkpoint-every=2"]
     begun = time.monotonic()
     done = d2lpar("launch", "--workers=2", "--", *run, cwd=tmp_path)

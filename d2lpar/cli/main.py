@@ -235,9 +235,6 @@ def flags_of(chapter: str, *words: str) -> dict[str, object]:
 
 def main() -> None:
     """The console script."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started it
-            setattr(sys, name, open(os.devnull, "r+"))
     # Figures are drawn into files. Another backend may need a screen, or not exist.
     os.environ["MPLBACKEND"] = "agg"
     # Silence loky's resource tracker after `verify` has killed workers.

@@ -95,8 +95,15 @@ class Progress:
     def _print(self, words: str) -> None:
         clear = "\r\033[K" if self.on_terminal else ""
         print(f"{clear}{filled(words)}", file=sys.stderr, flush=True)
-        self.printed.add(self.run)
-        self.printed_at, self.words = time.monotonic(), ""
+        self.printed_at = time.monotonic()
+
+    def _end_line(self) -> None:
+        """Print the newest words of a method, if it has had no line."""
+        if self.words and self.run not in self.printed:
+            self.printed.add(self.run)
+            self._print(self.words)
+            self.pause = SILENCE
+        self.words = ""
 
     def see(self, line: Header | Line) -> None:
         """Show a line as it arrives, a run's header first."""
@@ -106,28 +113,24 @@ class Progress:
                 # A study's lines are of all counts up to this one.
                 count = plural(line.num_devices, "device")
                 names = [line.variant, "" if line.chapter == "scaling" else count]
-                if self.words and self.run not in self.printed:
-                    self._print(self.words)
-                self.run, self.words = ", ".join(filter(None, names)), ""
+                self._end_line()
+                self.run = ", ".join(filter(None, names))
                 return
             words = in_words(line, self.num_epochs)
             if not words:
                 return
             self.words = f"{self.run}: {words}"
-            is_shown = time.monotonic() >= self.printed_at + SILENCE
             if isinstance(line, (EpochRecord, GanEpochRecord)):
-                is_shown |= not line.repeat or line.epoch == self.num_epochs
-            if is_shown:
-                self._print(self.words)
-                self.pause = SILENCE
+                if not line.repeat or line.epoch == self.num_epochs:
+                    self.printed.discard(self.run)
+                self._end_line()
 
     def close(self) -> None:
-        """Print the newest line, if it was not: it may be the last before an error."""
+        """Print the line of the last method; it may be the last before an error."""
         self.closed.set()
         with self.lock:
-            if self.words:
-                self._print(self.words)
-            elif self.on_terminal:
+            self._end_line()
+            if self.on_terminal:
                 print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 

@@ -145,9 +145,3 @@ def test_an_empty_folder_for_outputs_is_refused():
     with pytest.raises(SettingError, match="--out '': write a folder"):
         atomic.output_folder("")
     assert str(atomic.output_folder()) == os.environ.get("D2LPAR_OUT", "runs")
-
-
-def test_blank_lines_at_the_end_are_no_lines(path):
-    whole = files.read(path)
-    path.write_bytes(path.read_bytes() + b"\r\n\n")
-    assert files.read(path).lines == whole.lines

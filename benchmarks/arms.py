@@ -1,7 +1,7 @@
 """Arms of a benchmark in fresh processes, one after the other, round after round.
 
-An *arm* is one of the programs that a benchmark times. The order is A B C A B C: if the
-machine drifts, it drifts for every arm. An arm reads its job as a line of JSON, and
+An *arm* is one of the programs that a benchmark times. The order is A B C, C B A: if
+the machine drifts, it drifts for every arm. An arm reads its job as a line of JSON, and
 answers a line of JSON with "seconds" for each thing it times, or {"error": why} if it
 cannot run; ours are functions, which :mod:`d2lpar.process` calls. Loads no MXNet in
 this process.
@@ -90,7 +90,7 @@ def measure(
     several arms or works in its lines.
     """
     lines: list[ArmSample | ArmAbsent] = []
-    turns = [(round_, arm) for round_ in range(rounds) for arm in arms]
+    turns = [(k, arm) for k in range(rounds) for arm in arms[:: (-1) ** k]]
     for k, (round_, arm) in enumerate(turns, 1):
         print(f"process {k} of {len(turns)}: {arm.name}", file=sys.stderr)
         try:

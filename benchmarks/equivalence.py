@@ -19,8 +19,8 @@ import arms
 import numpy
 
 from d2lpar import datasets
-from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, group
+from d2lpar.records.rule import summarize
 
 SHOWN = "125"  # steps whose distance is recorded, in each decade
 

@@ -128,7 +128,7 @@ turns = [
     for _ in range(12)
 ]
 names = "eight arrays", "one array"
-print(chapter.verdict(*zip(*turns[2:]), names, "ms", in_turn=True))
+print(chapter.verdict(*zip(*turns[2:]), names, "ms"))
 
 # %% [markdown]
 # On a slow network the bytes matter more than the fixed time. The dense layers have
@@ -202,9 +202,7 @@ for size in (1_000, 100_000, 5_000_000):
     turns = [
         (milliseconds(central, [size]), milliseconds(ring, [size])) for _ in range(8)
     ]
-    said = chapter.verdict(
-        *zip(*turns[2:]), ("central", "the ring"), "ms", in_turn=True
-    )
+    said = chapter.verdict(*zip(*turns[2:]), ("central", "the ring"), "ms")
     gigabytes = 4 * size / 1e6 / numpy.median(turns, axis=0)
     print(f"{size:,} numbers: {gigabytes[0]:.2f} and {gigabytes[1]:.2f} GB/s; {said}")
 

@@ -34,8 +34,8 @@ from matplotlib.figure import Figure
 from d2lpar import allreduce, chapter, datasets, devices, mx, np, split_batch
 from d2lpar.least_squares import LeastSquare, solve
 from d2lpar.least_squares.result import seconds_of
-from d2lpar.records.comparison import phrase
 from d2lpar.records.kinds import ArmSample, PointRecord
+from d2lpar.records.rule import phrase
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s", force=True)  # warnings
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -385,8 +385,7 @@ for condition in (10, 30, 100):
 # before the number of devices.
 #
 # Here are recorded times for 10,000 x 1,000 on one and two CPU contexts with a core
-# each, and on one and two H200s. A ratio is printed only where the rule of Chapter 4
-# tells one.
+# each, and on one and two H200s, with what the rule of Chapter 4 says of them.
 
 # %%
 records = {"cpu": "least_squares/book-1thread", "gpu": "h200/least_squares/book"}

@@ -172,7 +172,7 @@ axes.legend()
 chapter.show(figure, "gluon-accuracy")
 python, compiled = ([s for _, s in epochs[1:]] for epochs in found.values())
 names = "an epoch as Python", "a compiled one"
-print(chapter.verdict(python, compiled, names, "s", in_turn=True))
+print(chapter.verdict(python, compiled, names, "s"))
 
 # %% [markdown]
 # The curves coincide up to rounding, because both forms compute the same step.

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import cell_output, replacing
-from d2lpar.records.comparison import (
-    NOTHING,
-    Summary,
-    in_cell,
-    of_processes,
-    phrase,
-    ratio,
-    summarize,
-)
+from d2lpar.records.rule import MARKS, NOTHING, Summary, compare, of_turns, phrase
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.runs.timed import timed_works
 from d2lpar.text import number, plain_table
@@ -125,20 +117,13 @@ def verdict(
     two: Sequence[float],
     names: tuple[str, str] = ("the first", "the second"),
     unit: str = "s",
-    in_turn: bool = False,
 ) -> str:
     """Say whether the second is faster than the first, by the rule of Chapter 3.
 
-    `one` and `two` are times in `unit`, taken by one process in turn (`in_turn`), or
-    else by a process each. The rule is :func:`d2lpar.records.comparison.compare`'s.
+    ``one[k]`` and ``two[k]`` are times in `unit`, taken in turn k. The rule is
+    :func:`d2lpar.records.rule.compare`'s.
     """
-    how = {"in_turn": in_turn}
-    summarized = [
-        summarize(times, **how) if in_turn else of_processes(times)
-        for times in (one, two)
-    ]
-    mine, others = summarized[1], summarized[0]
-    return phrase(names[1], mine, names[0], others, unit=unit)
+    return phrase(names[1], of_turns(two), names[0], of_turns(one), unit=unit)
 
 
 def record(name: str) -> Run:
@@ -163,8 +148,8 @@ def table(
     A row is a form of the program; what two records timed is the first one's, and what
     all rows begin with is in the header. A cell has the median, and the range, in
     `unit` ("s" or "ms") for each of `per` steps. The last columns say how many times as
-    fast more devices are than one by the rule of :func:`verdict`, "-" where it does not
-    tell. `only` chooses rows by their beginning.
+    fast more devices are than one, with a mark by the rule of :func:`verdict`. `only`
+    chooses rows by their beginning.
     Raises :class:`RecordError` for a record that is not there.
     """
     scale = {"s": 1.0, "ms": 1e3}[unit] / per
@@ -184,11 +169,13 @@ def table(
             middle, spread, _ = by_count.get(n, NOTHING).cells(scale)
             rows[-1].append("-" if middle == "-" else f"{middle} ({spread})")
         for n in counts[1:]:
-            both = {1, n} <= by_count.keys()
-            rows[-1].append(in_cell(ratio(by_count[1], by_count[n]) if both else None))
+            sides = (by_count.get(count, NOTHING) for count in (1, n))
+            rows[-1].append(compare(*sides).cell)
     columns = [common.removesuffix(", "), *(f"{unit} on {n}" for n in counts)]
     columns += [f"speedup {n}" for n in counts[1:]]
     print(plain_table(columns, rows, names=1))
+    if counts[1:]:
+        print(f"({MARKS})")
     return found
 
 

@@ -16,7 +16,7 @@ import numpy
 from d2lpar.devices import check_contexts, enable_peer_access, label
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.machine.host import omp_threads
-from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.rule import Summary, summarize
 from d2lpar.text import plural
 
 if TYPE_CHECKING:

@@ -96,8 +96,9 @@ def test_a_table_has_what_records_timed(capsys):
     found = chapter.table(*names, unit="ms", only=["PyTorch DDP, batch 8"])
     assert found.keys() == {"PyTorch DDP, batch 8,192"}
     assert found["PyTorch DDP, batch 8,192"].keys() == {1, 2, 4}
-    header, row = capsys.readouterr().out.splitlines()
+    header, row, note = capsys.readouterr().out.splitlines()
     assert header.startswith("PyTorch DDP ") and row.startswith("batch 8,192 ")
     assert header.split("  ")[-2:] == ["speedup 2", "speedup 4"]
     of_4 = found["PyTorch DDP, batch 8,192"][4]
-    assert f"{1e3 * of_4.median:.2f} (" in row and row.endswith("1.91       3.56")
+    assert f"{1e3 * of_4.median:.2f} (" in row and row.endswith("1.91?      3.56?")
+    assert note == "(=: the same within 15 %, ?: not told)"

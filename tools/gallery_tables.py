@@ -19,15 +19,9 @@ from PIL import Image
 
 from d2lpar import experiments
 from d2lpar.records import labels
-from d2lpar.records.comparison import (
-    Comparison,
-    Summary,
-    arm_times,
-    compare,
-    seconds_per_epoch,
-    summarize,
-)
+from d2lpar.records.comparison import arm_times, seconds_per_epoch
 from d2lpar.records.kinds import ArmSample, EpochRecord, Run, group
+from d2lpar.records.rule import Comparison, Summary, compare, summarize
 from d2lpar.scaling.model import studies
 from d2lpar.scaling.result import comparisons, name_of
 from d2lpar.text import number

@@ -30,8 +30,9 @@ from statistics import median
 
 from d2lpar.errors import RecordError
 from d2lpar.records import comparison, files
-from d2lpar.records.comparison import arm_times, summarize
+from d2lpar.records.comparison import arm_times, seconds_per_epoch
 from d2lpar.records.kinds import ArmSample, Run
+from d2lpar.records.rule import summarize
 
 VALUE = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?([a-z%]*)")
 LINK = re.compile(r'\[([^]]*)\](?:\(|: )(\S+\.(?:jsonl|txt))(?:\s+"([^"]*)")?')
@@ -95,7 +96,7 @@ def cell(path: Path, title: str) -> tuple[float, dict[str, float]]:
         runs, of = of_setting(path), {"": median, "least": min, "most": max}[which]
         if name == "accuracy":
             return of(list(map(comparison.final_accuracy, runs))), RATIOS
-        return of(comparison.seconds_per_epoch(*runs).processes), TIMES
+        return of([seconds_per_epoch(run).median for run in runs]), TIMES
     arm, _, other = title.partition(" / ")
     if other:
         return arm_seconds(path, arm) / arm_seconds(path, other), RATIOS

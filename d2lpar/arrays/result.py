@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from d2lpar.errors import RecordError
 from d2lpar.records import labels
-from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import Run, TimingRecord, group
 from d2lpar.records.result import Result, Table
+from d2lpar.records.rule import Summary, summarize
 from d2lpar.text import number, plural
 
 TITLES = {

@@ -16,8 +16,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 
 from d2lpar.records import labels
 from d2lpar.records.atomic import replacing
-from d2lpar.records.comparison import NOT_TIMED, Summary, ratio, summarize
 from d2lpar.records.kinds import Run
+from d2lpar.records.rule import NOT_TIMED, Comparison, Summary, compare, summarize
 from d2lpar.text import byte_size, number
 
 STYLE = Path(__file__).with_name("house.mplstyle")
@@ -168,14 +168,15 @@ def by_count(seconds: Mapping[str, Summary]) -> list[Row]:
     for k, (name, summary) in enumerate(seconds.items()):
         note = NOT_TIMED
         if summary.n:
-            note = times_as_fast(ratio(base, summary) if base.n else None)
+            note = times_as_fast(compare(base, summary)) if k and base.n else ""
         rows.append(Row(name, summary.samples, count_color(k), note))
     return rows
 
 
-def times_as_fast(speedup: float | None) -> str:
-    """Return a ratio for the note of a row: "1.6\u00d7", or "" for None."""
-    return "" if speedup is None else f"{speedup:.2g}\u00d7"
+def times_as_fast(found: Comparison) -> str:
+    """Return a ratio for the note of a row: "1.6\u00d7", "0.97\u00d7 (same)"."""
+    mark = "" if found.is_told else " (same)" if found.is_same else " (not told)"
+    return f"{found.ratio:.2g}\u00d7{mark}"
 
 
 def height(rows: int) -> float:

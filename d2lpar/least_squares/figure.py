@@ -21,8 +21,8 @@ from d2lpar.least_squares.result import (
     seconds_of,
 )
 from d2lpar.records import labels
-from d2lpar.records.comparison import ratio
 from d2lpar.records.kinds import PointRecord, Run, group
+from d2lpar.records.rule import compare
 from d2lpar.text import plural
 
 
@@ -147,7 +147,7 @@ def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> Non
         for x, summary in enumerate(found):
             axes.plot([x] * summary.n, summary.samples, ".", color=color, alpha=0.45)
         axes.plot([summary.median for summary in found], "o", **style)
-        known = page.times_as_fast(ratio(found[0], found[-1]))
+        known = page.times_as_fast(compare(found[0], found[-1]))
         words = (_method(same[0]), known, "not converged" * (color == page.GREY))
         ends[", ".join(filter(None, words))] = found[-1].median
     axes.set_xticks(range(len(same)), [labels.count(run.header) for run in same])

@@ -6,16 +6,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from d2lpar.records import labels
-from d2lpar.records.comparison import (
-    Summary,
-    floor_of,
-    in_short,
-    phrase,
-    ratio,
-    summarize,
-)
+from d2lpar.records.comparison import of_repeats
 from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.records.result import Result, Table, listed, sentence
+from d2lpar.records.rule import Summary, compare, in_short, phrase
+from d2lpar.records.trainings import REPEAT
 
 AVERAGING = ("averaging", "averaging-as-published")
 METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in the order of tables
@@ -97,14 +92,9 @@ def repeats(run: Run) -> list[list[PointRecord]]:
 
 
 def seconds_of(run: Run) -> Summary:
-    """Summarize the seconds of a solve; a process makes one, or some `repeats`."""
-    in_one_process = run.header.settings.get("repeats", 1)
-    processes = group(
-        [points[-1] for points in repeats(run)],
-        lambda last: last.repeat // in_one_process,
-        lambda last: last.seconds,
-    )
-    return summarize(*processes.values(), floor=floor_of(run.header))
+    """Summarize the seconds of a solve; each repeat is a turn."""
+    ends = [points[-1] for points in repeats(run)]
+    return of_repeats((run, last.repeat, last.seconds) for last in ends)
 
 
 def least_of(runs: Sequence[Run]) -> float:
@@ -137,15 +127,17 @@ def _by_gain(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 
 def _gain(fewest: Run, most: Run) -> float:
-    """Return how many times as fast a solve is on more devices, or 0."""
-    return ratio(seconds_of(fewest), seconds_of(most)) or 0.0
+    """Return how many times as fast a solve is on more devices, or 0 if not told."""
+    found = compare(seconds_of(fewest), seconds_of(most))
+    return found.ratio if found.is_told else 0.0
 
 
 def _speed(fewest: Run, most: Run) -> str:
     """Return a sentence on the seconds of a method on more devices."""
     name = f"solving by {fewest.header.variant} on {labels.count(most.header)}"
     other = f"on {labels.count(fewest.header)}"
-    return sentence(phrase(name, seconds_of(most), other, seconds_of(fewest)))
+    both = seconds_of(most), seconds_of(fewest)
+    return sentence(phrase(name, both[0], other, both[1], REPEAT))
 
 
 def _arrive(runs: Sequence[Run]) -> str:

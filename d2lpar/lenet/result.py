@@ -91,7 +91,10 @@ def pooled(runs: Sequence[Run]) -> list[Run]:
                 msgspec.structs.replace(line, repeat=first + line.repeat)
                 for line in run.lines
             ]
-        joined.append(replace(same[0], lines=tuple(lines)))
+        header = same[0].header
+        if len(same) > 1:  # of several sweeps
+            header = msgspec.structs.replace(header, turns=[])
+        joined.append(replace(same[0], header=header, lines=tuple(lines)))
     return joined
 
 

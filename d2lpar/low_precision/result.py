@@ -9,9 +9,9 @@ from textwrap import fill
 import msgspec
 
 from d2lpar.records import labels
-from d2lpar.records.comparison import Summary, in_cell, phrase, ratio
 from d2lpar.records.kinds import PrecisionRecord, Run, group
 from d2lpar.records.result import Result, Table, sentence
+from d2lpar.records.rule import MARKS, Summary, compare, phrase, summarize
 
 COLUMNS = (
     "weights", "precision", "test acc", "agreement", "images/s", "quartiles",
@@ -27,40 +27,49 @@ def result(runs: Sequence[Run]) -> Result:
     several, cells, refused, answers = len(runs) > 1, [], [], {}
     passes = set()
     for run in runs:
-        where, rows = labels.count(run.header), merged(run.lines_of(PrecisionRecord))
-        cells += [[where, *row] if several else row for row in cells_of(rows)]
+        where, lines = labels.count(run.header), run.lines_of(PrecisionRecord)
+        rows = merged(lines)
+        cells += [[where, *row] if several else row for row in cells_of(lines)]
         passes |= {str(row.n) for row in rows if row.supported}
         refused += [f"{where}: {why}" for why in refusals(rows)]
         picture = f"{run.header.device_kind}{run.header.num_devices}-precision"
-        answers[picture] = [sentence(f"{where}: {_answer(rows)}")]
+        answers[picture] = [sentence(f"{where}: {_answer(lines)}")]
     note = (
         f"images/s: median of {' or '.join(sorted(passes, key=int)) or 'no'} passes "
         "over the test images; agreement: with the classes in float32; speedup: over "
-        "float32"
+        f"float32 ({MARKS})"
     )
     columns = ["", *COLUMNS] if several else COLUMNS
     table = Table(columns, cells, names=3 if several else 2)
     return Result(table, note, answers, ["\n".join(refused)] if refused else [])
 
 
-def _answer(rows: Sequence[PrecisionRecord]) -> str:
+def _answer(lines: Sequence[PrecisionRecord]) -> str:
     """Compare the fastest precision of the trained weights with float32."""
+    rows = merged(lines)
     float32 = baseline(rows)
     trained = [row for row in rows if row.supported and row.weights == "trained"]
     others = [row for row in trained if row is not float32]
     if float32 is None or not others:
         return "there is nothing to compare: float32 or the other precisions are absent"
     best = max(others, key=lambda row: row.images_per_sec)
-    speed = phrase(best.precision, seconds(best), "float32", seconds(float32))
+    time, base = seconds(lines, best), seconds(lines, float32)
+    repeat = "--repeats 4"
+    speed = phrase(best.precision, time, "float32", base, repeat, "s per image")
     accuracies = f"{best.test_acc:.3f} (float32: {float32.test_acc:.3f})"
     return f"{speed}, at a test accuracy of {accuracies}"
 
 
-def seconds(row: PrecisionRecord) -> Summary:
-    """Return the seconds per image of a row, which has quartiles for a range."""
-    q1, q3 = row.images_per_sec_q1, row.images_per_sec_q3
-    values = 1 / row.images_per_sec, 1 / q3, 1 / q1
-    return Summary(*values, row.n, (1 / q3, 1 / q1), values[:1])
+def seconds(lines: Iterable[PrecisionRecord], row: PrecisionRecord) -> Summary:
+    """Return the seconds per image of a row: medians and quartiles of each repeat.
+
+    Each repeat is a turn: all precisions are measured in it, one after the other.
+    """
+    name = row.weights, row.precision
+    same = [x for x in lines if x.supported and (x.weights, x.precision) == name]
+    rates = [(x.images_per_sec_q3, x.images_per_sec, x.images_per_sec_q1) for x in same]
+    samples = [1 / rate for of_repeat in rates for rate in of_repeat]
+    return summarize(samples, {x.repeat: 1 / x.images_per_sec for x in same})
 
 
 def merged(rows: Iterable[PrecisionRecord]) -> list[PrecisionRecord]:
@@ -85,13 +94,9 @@ def baseline(rows: Iterable[PrecisionRecord]) -> PrecisionRecord | None:
     return None
 
 
-def speedup(row: PrecisionRecord, float32: PrecisionRecord | None) -> float | None:
-    """Return how many times as fast a row is as `float32`, or None."""
-    return ratio(seconds(float32), seconds(row)) if float32 else None
-
-
-def cells_of(rows: Sequence[PrecisionRecord]) -> list[list[str]]:
+def cells_of(lines: Sequence[PrecisionRecord]) -> list[list[str]]:
     """Return the cells of `COLUMNS`, a row per precision."""
+    rows = merged(lines)
     float32, cells = baseline(rows), []
     for row in rows:
         numbers = ["-"] * (len(COLUMNS) - 2)
@@ -101,7 +106,11 @@ def cells_of(rows: Sequence[PrecisionRecord]) -> list[list[str]]:
                 f"{row.agreement:.4f}",
                 f"{row.images_per_sec:,.0f}",
                 f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
-                in_cell(speedup(row, float32)),
+                "-"
+                if float32 is None
+                else "1"
+                if row is float32
+                else compare(seconds(lines, float32), seconds(lines, row)).cell,
                 f"{row.weight_bytes:,}",
             ]
         cells.append([row.weights, row.precision, *numbers])
@@ -114,8 +123,8 @@ def refusals(rows: Iterable[PrecisionRecord]) -> list[str]:
     return [f"{r.weights} {r.precision} not supported: {r.why_not}" for r in refused]
 
 
-def table(rows: Iterable[PrecisionRecord]) -> str:
+def table(lines: Iterable[PrecisionRecord]) -> str:
     """Return a row per precision as text; below, why some were refused."""
-    rows = merged(rows)
-    text = Table(COLUMNS, cells_of(rows), names=2).in_lines()
-    return "\n".join([text, *(fill(why, 80) for why in refusals(rows))])
+    lines = list(lines)
+    text = Table(COLUMNS, cells_of(lines), names=2).in_lines()
+    return "\n".join([text, *(fill(why, 80) for why in refusals(merged(lines)))])

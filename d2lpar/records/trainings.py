@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from d2lpar.records import comparison, labels
+from d2lpar.records import labels, rule
 from d2lpar.records.comparison import seconds_per_epoch
 from d2lpar.records.kinds import Run, timed_epochs
 
-REPEAT = "--repeats 4"  # processes a side, in turn
+REPEAT = "--repeats 4"  # turns
 SECONDS = ["s/epoch", "range", "n", "speedup"]
 
 
@@ -17,7 +17,9 @@ def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
     base, rows = seconds_per_epoch(runs[0]), []
     for run in runs:
         seconds = seconds_per_epoch(run)
-        speedup = comparison.in_cell(comparison.ratio(base, seconds))
+        speedup = rule.compare(base, seconds).cell
+        if run is runs[0]:
+            speedup = "1" if seconds.n else "-"
         rows.append([labels.configuration(run.header), *seconds.cells(), speedup])
     return rows
 
@@ -25,10 +27,10 @@ def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
 def seconds_note(runs: Sequence[Run]) -> str:
     """Return what the columns `SECONDS` of these runs are."""
     all_timed = all(map(timed_epochs, runs))
-    untimed = "" if all_timed else f" (-: {comparison.NOT_TIMED})"
+    untimed = "" if all_timed else f" (-: {rule.NOT_TIMED})"
     return (
         "s/epoch: median of n epochs, without each run's first one, a warm-up"
-        f"{untimed}; speedup: over {labels.count(runs[0].header)}"
+        f"{untimed}; speedup: over {labels.count(runs[0].header)} ({rule.MARKS})"
     )
 
 
@@ -37,8 +39,8 @@ def in_short(runs: Sequence[Run]) -> str:
     first, last = runs[0], runs[-1]
     if first is last:
         return ""
-    speed = comparison.in_short(seconds_per_epoch(last), seconds_per_epoch(first))
-    return speed if "cannot" in speed else f"{labels.count(last.header)} are {speed}"
+    speed = rule.in_short(seconds_per_epoch(last), seconds_per_epoch(first))
+    return f"{labels.count(last.header)} are {speed}"
 
 
 def compared(runs: Sequence[Run]) -> list[str]:
@@ -46,6 +48,6 @@ def compared(runs: Sequence[Run]) -> list[str]:
     base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)
     counts = [(f"training on {labels.count(run.header)}", run) for run in runs[1:]]
     return [
-        comparison.phrase(name, seconds_per_epoch(run), f"on {where}", base, REPEAT)
+        rule.phrase(name, seconds_per_epoch(run), f"on {where}", base, REPEAT)
         for name, run in counts
     ]

@@ -15,7 +15,6 @@ from d2lpar.errors import D2lparError, SettingError
 from d2lpar.machine.builds import check_installed
 from d2lpar.machine.host import check_environment
 from d2lpar.records import atomic, files, labels
-from d2lpar.records.comparison import FEWEST_ALONE
 from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import progress, report, sweep
 from d2lpar.runs.job import Job
@@ -24,8 +23,6 @@ from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import duration, filled, terminal_width
 
 log = logging.getLogger("d2lpar")
-
-FEWEST_EPOCHS = 1 + FEWEST_ALONE  # that a single process must train to be compared
 
 
 def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
@@ -49,7 +46,7 @@ def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
         raise SettingError("--resume with --repeats: a training is resumed only once")
     atomic.check_writable(first.folder)
     if not (quiet or first.is_worker):
-        _announce(jobs, repeats)
+        _announce(jobs)
         if settings.get("dry_run") and experiment.trains_lenet:
             _estimate(plan(experiment, command, **{**settings, "dry_run": False}))
     with progress.shown(quiet) as see:
@@ -59,23 +56,14 @@ def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
     return runs
 
 
-def _announce(jobs: Sequence[Job], repeats: int) -> None:
-    """Print what is measured, and whether that is too little to compare speeds."""
+def _announce(jobs: Sequence[Job]) -> None:
+    """Print what is measured."""
     first = jobs[0]
     experiment = first.experiment
     how = first.recipe
     if how == "quick":
         how = f"about {duration(60 * experiment.minutes)} on two cores"
     print(filled(f"{experiment.name}: {experiment.about} ({how})"), flush=True)
-    num_epochs = first.settings.get("num_epochs", FEWEST_EPOCHS)
-    too_few = repeats < 4 and num_epochs < FEWEST_EPOCHS
-    is_training = bool(experiment.start) and first.preset != "dry-run"
-    if is_training and len(jobs) > 1 and too_few:
-        log.warning(
-            "%d epochs are too few to compare speeds, as the first is not timed: "
-            "--num-epochs %d would do",
-            num_epochs, FEWEST_EPOCHS,
-        )  # fmt: skip
 
 
 def _estimate(jobs: Sequence[Job]) -> None:

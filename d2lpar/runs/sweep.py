@@ -128,7 +128,7 @@ def sweep(
     with ExitStack() as at_the_end:
         for repeat in range(repeats):
             waiting = []
-            for job in jobs:
+            for job in jobs if repeat % 2 == 0 else reversed(jobs):  # A B, B A
                 lines = run_job(replace(job.repeated(repeat), turns=turns))
                 at_the_end.enter_context(closing(lines))
                 if turns:

@@ -11,16 +11,7 @@ from statistics import median
 
 from d2lpar.errors import RecordError
 from d2lpar.records import files, labels
-from d2lpar.records.comparison import (
-    NOTHING,
-    Summary,
-    accuracy_by_epoch,
-    arm_times,
-    compare,
-    floor_of,
-    seconds_per_epoch,
-    summarize,
-)
+from d2lpar.records.comparison import accuracy_by_epoch, arm_times, seconds_per_epoch
 from d2lpar.records.kinds import (
     BenchmarkHeader,
     EpochRecord,
@@ -29,6 +20,7 @@ from d2lpar.records.kinds import (
     StepRecord,
     TimingRecord,
 )
+from d2lpar.records.rule import NOTHING, Summary, compare, summarize
 
 COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's name
 
@@ -36,10 +28,10 @@ COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's nam
 def as_csv(runs: Sequence[Run]) -> str:
     """Return a row per work and device count of each record, comma-separated.
 
-    The numbers are of processes, each by its median; of a single process they are of
-    its samples. A work of one sweep is compared with that on its fewest devices; the
-    verdict is "faster", "slower", "not told" or why it failed. Raises
-    :class:`RecordError` for a record without times.
+    The numbers are of turns, each by its median, or else of samples. A work of one
+    sweep is compared with that on its fewest devices; the verdict is "faster",
+    "slower", "same", "not told" or why it failed. Raises :class:`RecordError` for a
+    record without times.
     """
     found = [(run, *timed) for run in runs for timed in timed_works(run)]
     if not runs:
@@ -57,12 +49,11 @@ def as_csv(runs: Sequence[Run]) -> str:
         verdict = failed
         if not failed and devices != fewest:
             told = compare(others, seconds)
-            verdict = "not told"
+            verdict = "same" if told.is_same else "not told"
             if told.is_told:
                 verdict = "faster" if told.ratio > 1 else "slower"
-        several = len(seconds.processes) > 1
-        values = seconds.processes if several else seconds.samples
-        shown = told if verdict in ("faster", "slower") else None
+        turns = tuple(seconds.turns.values())
+        values = turns if len(turns) > 1 else seconds.samples
         by_epoch = accuracy_by_epoch(run) if run.lines_of(EpochRecord) else {}
         ends = [*by_epoch.values()][-1] if by_epoch else []
         rows.append({
@@ -73,12 +64,12 @@ def as_csv(runs: Sequence[Run]) -> str:
             "median": median(values) if values else None,
             "least": min(values, default=None),
             "most": max(values, default=None),
-            "processes": len(seconds.processes),
+            "turns": len(turns),
             "samples": seconds.n,
             "verdict": verdict,
-            "times_as_fast": shown.ratio if shown else None,
-            "times_as_fast_low": shown.low if shown else None,
-            "times_as_fast_high": shown.high if shown else None,
+            "times_as_fast": told.ratio if told else None,
+            "times_as_fast_low": told.low if told else None,
+            "times_as_fast_high": told.high if told else None,
             "test_accuracy": median(ends) if ends else None,
             "test_accuracy_least": min(ends, default=None),
             "test_accuracy_most": max(ends, default=None),
@@ -142,8 +133,7 @@ def timed_works(run: Run) -> Iterator[tuple[str, int, Summary]]:
     elif run.lines_of(TimingRecord):
         for line in run.lines_of(TimingRecord):
             name = f"{line.operation}, {line.library}, {line.form}"
-            floor = floor_of(run.header)
-            yield name, len(line.devices), summarize(line.seconds, floor=floor)
+            yield name, len(line.devices), summarize(line.seconds)
     elif run.epochs:
         graphs = run.header.gpu_build.get("cuda_graphs")
         how = {None: "", True: ", CUDA graphs", False: ", no graph"}[graphs]

@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 
 from d2lpar.figures import page
 from d2lpar.records import labels
-from d2lpar.records.comparison import Comparison
 from d2lpar.records.kinds import Run
+from d2lpar.records.rule import Comparison
 from d2lpar.scaling.model import Study, all_reduces, break_even, studies
 from d2lpar.scaling.result import comparisons, name_of
 from d2lpar.text import number, plural

@@ -1,4 +1,4 @@
-"""When does a second device pay: a study's records, its break-even and its bracket.
+"""When does a second device pay: a study's records and its bracket.
 
 With B samples on N devices, for which Python issues work in turn (Chapter 5)::
 
@@ -13,8 +13,8 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from d2lpar.records.comparison import NOTHING, Summary, floor_of, summarize
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord, group
+from d2lpar.records.rule import Summary, in_turns, of_turns, summarize
 
 
 def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
@@ -45,8 +45,12 @@ class Study:
     @cached_property
     def records(self) -> dict[tuple[int, int], list[StepRecord]]:
         """Return all records of a step, in the order of the runs."""
-        steps = _with_counts(self.runs, StepRecord)
-        return group(steps, lambda s: (s[0], s[1].global_batch_size), lambda s: s[1])
+        steps = group(
+            _with_counts(self.runs, StepRecord),
+            lambda step: (step[0], step[1].global_batch_size),
+            lambda step: step[1],
+        )
+        return dict(sorted(steps.items()))
 
     @property
     def counts(self) -> list[int]:
@@ -58,25 +62,35 @@ class Study:
         """Return the measured global batches, ascending."""
         return sorted({batch for _, batch in self.records})
 
-    def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
-        """Summarize the milliseconds of a measured step, as `seconds` does."""
-        return self.seconds(num_devices, global_batch_size, scale=1e3)
+    def seconds(self, num_devices: int, global_batch_size: int) -> Summary:
+        """Summarize the samples of a measured step, in turn if one run measured all.
 
-    def seconds(
-        self, num_devices: int, global_batch_size: int, scale: float = 1.0
-    ) -> Summary:
-        """Summarize the samples of a measured step, one process for each record."""
-        records = self.records[num_devices, global_batch_size]
-        return summarize(
-            *([scale * s for s in record.seconds] for record in records),
-            floor=floor_of(self.runs[0].header),
-            in_turn=all(record.num_devices for record in records),
-        )
+        Each process is a turn; if there is only one, each sample.
+        """
+        key, turns = (num_devices, global_batch_size), {}
+        for process, lines in self._processes.items():
+            for line in lines:
+                if (line.num_devices, line.global_batch_size) == key:
+                    turns[process] = line.seconds
+        if not turns:
+            return summarize([s for r in self.records[key] for s in r.seconds])
+        if len(self._processes) == 1:
+            (seconds,) = turns.values()
+            return of_turns(seconds)
+        return in_turns(turns)
+
+    @cached_property
+    def _processes(self) -> dict[tuple[int, int], list[StepRecord]]:
+        """Return the steps of each process, by its run and repeat."""
+        lines = [
+            (k, x) for k, r in enumerate(self.runs) for x in r.lines_of(StepRecord)
+        ]
+        return group(lines, lambda x: (x[0], x[1].repeat), lambda x: x[1])
 
     @cached_property
     def steps(self) -> dict[tuple[int, int], float]:
         """Return the median seconds of a step."""
-        return {key: self.milliseconds(*key).median / 1e3 for key in self.records}
+        return {key: self.seconds(*key).median for key in self.records}
 
     @cached_property
     def issue(self) -> float | None:
@@ -128,7 +142,7 @@ def studies(runs: Sequence[Run]) -> list[Study]:
 def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict[str, Summary]]:
     """Return seconds by (devices, arrays, bytes), then by variant; n is 0 if refused.
 
-    Each record is of a process of its own.
+    Each process is a turn.
     """
     found = {}
     measured = _with_counts(runs, AllReduceRecord)
@@ -136,9 +150,7 @@ def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict[str, Sum
     for size, lines in by_size.items():
         by_variant = group(lines, lambda s: s[1].variant, lambda s: s[1].seconds)
         found[size] = {
-            variant: summarize(*seconds, floor=floor_of(runs[0].header))
-            if any(seconds)
-            else NOTHING
+            variant: in_turns(dict(enumerate(seconds)))
             for variant, seconds in by_variant.items()
         }
     return found

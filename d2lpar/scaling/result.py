@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from d2lpar.records.comparison import Comparison, compare, in_cell
 from d2lpar.records.kinds import PARTS, Run
 from d2lpar.records.result import Result, Table, listed, sentence
+from d2lpar.records.rule import FEWEST, MARKS, Comparison, compare_all
+from d2lpar.records.trainings import REPEAT
 from d2lpar.scaling.model import Study, all_reduces, studies
 from d2lpar.text import as_ratio, number, plural
 
@@ -25,14 +26,17 @@ def result(runs: Sequence[Run]) -> Result:
     rows, answers = [], []
     for study in found:
         name = f"{name_of(study)}: " if len(found) > 1 else ""
-        gains = {n: speedups(study, n) for n in counts[1:]}
+        gains = {n: comparisons(study, n) for n in counts[1:]}
         for batch in study.batches:
             row = [study.name, f"{batch:,}"]
             for n in counts:
                 known = (n, batch) in study.records
-                ms = study.milliseconds(n, batch).cells() if known else ["-", "-"]
+                ms = study.seconds(n, batch).cells(1e3) if known else ["-", "-"]
                 row += ms[:2]
-            rows.append(row + [in_cell(of_n.get(batch)) for of_n in gains.values()])
+            cells = [
+                of_n[batch].cell if batch in of_n else "-" for of_n in gains.values()
+            ]
+            rows.append(row + cells)
         answers += [
             sentence(f"{name}{_pays(plural(n, 'device'), of_n)}")
             for n, of_n in gains.items()
@@ -42,29 +46,33 @@ def result(runs: Sequence[Run]) -> Result:
     for n in counts:
         columns += [f"ms on {n}", "range"]
     columns += [f"speedup of {n}" for n in counts[1:]]
-    all_ms = [study.milliseconds(*key) for study in found for key in study.records]
-    samples = " or ".join(str(n) for n in sorted({ms.n for ms in all_ms}))
-    processes = max((len(ms.processes) for ms in all_ms), default=1)
-    of_each = f" of {processes} processes" if processes > 1 else ""
+    steps = [study.seconds(*key) for study in found for key in study.records]
+    samples = " or ".join(str(n) for n in sorted({step.n for step in steps}))
+    turns = " or ".join(str(n) for n in sorted({len(step.turns) for step in steps}))
     note = (
         f"ms on N: a step on N devices, the median of {samples or 'no'} samples of "
-        f"several steps each{of_each}, in turn on all counts"
+        f"several steps each in {turns or 'no'} turns ({MARKS})"
     )
     table = Table(columns, rows)
     return Result(table, note, {"speedup": answers}, _further(runs, found))
 
 
 def comparisons(study: Study, n: int) -> dict[int, Comparison]:
-    """Return how long a step takes on one device beside `n`, by global batch."""
-    return {
-        batch: compare(study.milliseconds(1, batch), study.milliseconds(n, batch))
+    """Return how long a step takes on one device beside `n`, by global batch.
+
+    One allowance is made for all batches of the study.
+    """
+    batches = [
+        batch
         for batch in study.batches
-        if {(1, batch), (n, batch)} <= study.records.keys()
-    }
+        if {(1, batch), (n, batch)} <= set(study.records)
+    ]
+    pairs = [(study.seconds(1, batch), study.seconds(n, batch)) for batch in batches]
+    return dict(zip(batches, compare_all(pairs)))
 
 
 def speedups(study: Study, n: int) -> dict[int, float | None]:
-    """Return speedups by global batch; None where it cannot be told."""
+    """Return speedups by global batch; None where it is not told."""
     return {
         batch: found.ratio if found.is_told else None
         for batch, found in comparisons(study, n).items()
@@ -78,39 +86,35 @@ def pays_from(by_batch: Mapping[int, float | None]) -> int | None:
     return next((b for k, b in enumerate(batches) if all(pays[k:])), None)
 
 
-def pays_between(by_batch: Mapping[int, float | None]) -> tuple[int, int] | None:
-    """Return up to which batch more devices never pay, and from which always."""
-    batches = sorted(by_batch)
-    pays = [(by_batch[batch] or 1) > 1 for batch in batches]
-    slower = [(by_batch[batch] or 1) < 1 for batch in batches]
-    never = [b for k, b in enumerate(batches) if all(slower[: k + 1])]
-    always = [b for k, b in enumerate(batches) if all(pays[k:])]
-    return (never[-1], always[0]) if never and always else None
-
-
-def _pays(devices: str, by_batch: Mapping[int, float | None]) -> str:
-    """Say where so many devices pay, where they do not, and where it is not known."""
-    gains = dict(sorted(by_batch.items()))
-    faster = {batch: gain for batch, gain in gains.items() if gain and gain > 1}
-    slower = [batch for batch, gain in gains.items() if gain and gain <= 1]
-    unknown = [batch for batch, gain in gains.items() if gain is None]
-    not_told = f"; at {_images(unknown)} it cannot be told" if unknown else ""
-    if not slower and not faster:
-        return f"whether {devices} pay cannot be told at {_images(unknown)}"
-    if not faster:
-        up_to = f"batches of up to {max(gains):,} images"
-        where = _images(slower) if unknown else up_to
-        return f"{devices} do not pay at {where}{not_told}"
-    best = max(faster, key=faster.__getitem__)
-    most = f"at most {as_ratio(faster[best])} times as fast, at {best:,}"
-    if len(faster) == len(gains):
-        where = f"at every measured batch, from {min(faster):,} images on"
-        return f"{devices} pay {where}, {most}"
-    if between := pays_between(gains):
-        where = "between {:,} and {:,} images per batch".format(*between)
-        return f"{devices} begin to pay {where}, {most}"
-    not_at = f"; not at {_images(slower)}" if slower else ""
-    return f"{devices} pay at {_images(faster)}, {most}{not_at}{not_told}"
+def _pays(devices: str, found: Mapping[int, Comparison]) -> str:
+    """Say where so many devices pay, where they do not, and where it is not told."""
+    best = max(found, key=lambda batch: found[batch].ratio)
+    most = f"{as_ratio(found[best].ratio)} times as fast, at {best:,}"
+    if not any(c.is_told or c.is_same or c.turns >= FEWEST for c in found.values()):
+        return (
+            f"in this run {devices} were at most {most} images; whether it is so in "
+            f"general: {REPEAT}"
+        )
+    pay = [batch for batch, c in found.items() if c.is_told and c.ratio > 1]
+    slower = [batch for batch, c in found.items() if c.is_told and c.ratio < 1]
+    same = [batch for batch, c in found.items() if c.is_same]
+    unknown = [b for b in found if b not in (*pay, *slower, *same)]
+    parts = [
+        f"{words} at {_images(at)}"
+        for words, at in (
+            ("slower", slower), ("the same within 15 %", same), ("not told", unknown)
+        )
+        if at
+    ]  # fmt: skip
+    if not pay:
+        return f"{devices}: {'; '.join(parts)}"
+    best = max(pay, key=lambda batch: found[batch].ratio)
+    at = f"at {_images(pay)}"
+    if pay == sorted(found)[-len(pay) :]:
+        at = f"from {min(pay):,} images on"
+    low, high = as_ratio(found[best].low), as_ratio(found[best].high)
+    most = f"{as_ratio(found[best].ratio)} times as fast, at {best:,} ({low} to {high})"
+    return "; ".join([f"{devices} pay {at}, at most {most}", *parts])
 
 
 def _images(batches: Iterable[int]) -> str:

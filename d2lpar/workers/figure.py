@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from d2lpar.figures import page
 from d2lpar.records import labels
-from d2lpar.records.comparison import NOT_TIMED, check, final_accuracy
+from d2lpar.records.comparison import check, final_accuracy
 from d2lpar.records.kinds import Run, group, timed_epochs
+from d2lpar.records.rule import NOT_TIMED
 from d2lpar.text import plural
 
 WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_async"}

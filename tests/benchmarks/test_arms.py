@@ -41,7 +41,7 @@ def test_arms_take_turns_and_what_cannot_run_says_why(tmp_path):
         program("F", ""),
     ]
     lines = arms.measure(timed, rounds=3)
-    assert (tmp_path / "turns").read_text() == "ABABAB"
+    assert (tmp_path / "turns").read_text() == "ABBAAB"
     path = tmp_path / "test.jsonl"
     run = arms.record(path, timed, lines, work="nothing")
     assert files.read(path) == run

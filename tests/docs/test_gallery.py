@@ -15,8 +15,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from d2lpar import experiments
 from d2lpar.errors import RecordError
 from d2lpar.records import files
-from d2lpar.records.comparison import compare, of_processes
 from d2lpar.records.kinds import BenchmarkHeader, group
+from d2lpar.records.rule import compare, of_turns
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
@@ -98,7 +98,7 @@ def test_a_title_that_ranks_rests_on_the_rule(picture):
 
 
 def test_the_rule_is_asked_for_what_a_title_says():
-    slow, near = of_processes([2.0, 2.1, 2.2, 2.3]), of_processes([2.0, 2.1, 2.2, 2.4])
+    slow, near = of_turns([2.0, 2.1, 2.2, 2.3]), of_turns([2.0, 2.1, 2.2, 2.4])
     with pytest.raises(RecordError, match="a is faster"):
         claim("a is faster", when=True, by=[compare(slow, near)])
 

@@ -12,6 +12,7 @@ if not (ROOT / "tools" / "quoted_numbers.py").is_file():
 import quoted_numbers  # noqa: E402
 
 from d2lpar.records import comparison  # noqa: E402
+from d2lpar.records.rule import compare  # noqa: E402
 
 DOCUMENTS = [
     ROOT / "README.md",
@@ -41,19 +42,19 @@ def test_every_number_of_the_first_page_links_its_record():
     assert sorted(quoted) == sorted(linked) and len(linked) == 6
 
 
-def test_what_the_first_page_says_of_its_table_is_told_by_the_rule():
+def test_what_the_first_page_says_of_its_table_is_in_its_records():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "the second core shortens an epoch of LeNet" in text
     of = re.findall(
         r'^\[.* s\]: (figures/\S+) "seconds per epoch"$', text, re.MULTILINE
     )
     ratios = [
-        comparison.ratio(
+        compare(
             *(
                 comparison.seconds_per_epoch(*quoted_numbers.of_setting(ROOT / path))
                 for path in pair
             )
-        )
+        ).ratio
         for pair in zip(of[::2], of[1::2])
     ]
     (core,) = ratios

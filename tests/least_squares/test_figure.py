@@ -37,7 +37,7 @@ def test_all_pictures():
     drawn = figure.pictures([run(v, n) for v in variants for n in (1, 2)])
     assert set(drawn) == {"devices", "distance", "error"}
     devices = words(drawn["devices"])
-    assert "1.50 s" in devices and "750 ms" in devices
+    assert "1.50 s" in devices and "750 ms  2\u00d7 (not told)" in devices
     assert "cgls, 2 devices" in devices
     # Averaging takes more steps on more devices.
     assert not [name for name in devices if name.startswith("averaging")]
@@ -79,17 +79,13 @@ def test_repeats_count_by_their_median():
     several = Run(several.header, tuple(repeats), several.path)
     devices = words(figure.pictures([several, run(num_devices=1)])["devices"])
     assert "1.50 s" in devices
-    assert "3.00 s" in devices  # from 1 to 9
+    assert "3.00 s  0.5\u00d7 (not told)" in devices  # from 1 to 9
 
 
-def test_repeats_are_processes_unless_one_process_solves_several_times():
+def test_solves_in_turn_are_turns():
     once = run(points=1)
-    points = [
-        msgspec.structs.replace(once.lines[0], seconds=1.0 + k, repeat=k)
-        for k in range(4)
-    ]
-    apart = Run(once.header, tuple(points))
-    assert seconds_of(apart).processes == (1, 2, 3, 4)
-    settings = {**once.header.settings, "repeats": 2}
-    header = msgspec.structs.replace(once.header, settings=settings)
-    assert seconds_of(Run(header, tuple(points))).processes == (1.5, 3.5)
+    points = [msgspec.structs.replace(once.lines[0], repeat=k) for k in range(4)]
+    for turns in ([], [1, 2]):
+        header = msgspec.structs.replace(once.header, turns=turns)
+        found = seconds_of(Run(header, tuple(points), once.path))
+        assert (found.n, len(found.turns)) == (4, 4 * bool(turns))

@@ -110,9 +110,9 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
     lines = []
     sweep.sweep([job(tmp_path, 1), job(tmp_path, 2)], 2, lines.append)
     headers = [line.num_devices for line in lines if isinstance(line, Header)]
-    # Before each turn: an epoch of one context, an epoch of two, ...
+    # Before each turn: an epoch of one context, an epoch of two, ...; then reversed.
     epochs = [line.epoch for line in lines if not isinstance(line, Header)]
-    assert headers == [1, 2, 1, 2, 1, 2] * 2 and epochs == [1, 1, 2, 2] * 2
+    assert headers == [1, 2] * 3 + [2, 1] * 3 and epochs == [1, 1, 2, 2] * 2
     assert names(tmp_path) == ["cpu1.jsonl", "cpu2.jsonl"]
     for name in names(tmp_path):
         counts = [(e.repeat, e.epoch) for e in files.read(tmp_path / name).epochs]

@@ -10,8 +10,8 @@ from support.a_study import BATCHES, header, made, step
 from d2lpar.records import files
 from d2lpar.records.kinds import AllReduceRecord, Run, StepRecord
 from d2lpar.scaling import figure
-from d2lpar.scaling.model import all_reduces, break_even, studies
-from d2lpar.scaling.result import result, speedups
+from d2lpar.scaling.model import studies
+from d2lpar.scaling.result import comparisons, result, speedups
 
 FIGURES = Path(__file__).parents[2] / "figures"
 
@@ -29,19 +29,6 @@ def apart(run):
         alone = (msgspec.structs.replace(x, num_devices=0) for x in lines)
         runs.append(Run(header(n), tuple(alone)))
     return runs
-
-
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        ({8: 0.5, 32: 1.5}, 16.0),
-        ({8: 1.2, 32: 1.5}, 8.0),
-        ({8: 1.2, 32: 0.9, 128: 1.1}, 64.0),  # the last crossing counts
-        ({8: 0.5, 32: 0.9}, None),
-    ],
-)
-def test_break_even(table, expected):
-    assert break_even(table) == (expected and pytest.approx(expected))
 
 
 def test_a_study_knows_its_steps_and_speedups(run):
@@ -81,15 +68,8 @@ def test_without_an_all_reduce_there_is_no_bracket(run):
 def test_one_run_on_several_counts_is_read_like_several_runs(run):
     (one,), (several,) = studies([run]), studies(apart(run))
     assert one.steps == several.steps and one.bracket(2) == several.bracket(2)
-    assert sorted(str(result([run]))) == sorted(str(result(apart(run))))
-
-
-def test_a_speedup_is_of_neighbouring_samples():
-    """Pictures show the pairs; the rank test of the rule compares all samples."""
-    one = step(8, 1, [4.0, 5.0, 5.0, 4.2, 4.1])
-    two = step(8, 2, [2.0, 2.5, 2.5, 2.0, 2.1])
-    (study,) = studies([Run(header(2), (one, two))])
-    assert speedups(study, 2) == {8: pytest.approx(2, rel=0.05)}
+    alone = (found.turns for found in comparisons(several, 2).values())
+    assert set(alone) == {0}  # they did not take turns
 
 
 # Pictures and text
@@ -137,27 +117,21 @@ def test_an_all_reduce_is_drawn_in_bytes_per_second_of_the_bus(run):
     assert eight[0].get_width() == pytest.approx(1e3 * (8e-4 + 100_000 * 2e-9))
 
 
-def test_one_process_needs_the_factor_of_short_steps(run):
-    def lasting(n, level):
-        (step,) = (s for s in run.lines_of(StepRecord)
-                   if (s.num_devices, s.global_batch_size) == (n, 128))  # fmt: skip
-        seconds = [level + 0.001 * k for k in range(4)]
-        return msgspec.structs.replace(step, seconds=seconds)
-
-    for factor, told in ((1.25, False), (1.4, True)):
-        lines = lasting(1, factor), lasting(2, 1.0)
-        (study,) = studies([Run(run.header, lines)])
-        assert (speedups(study, 2)[128] is not None) == told
-        apart = [msgspec.structs.replace(x, repeat=k) for x in lines for k in range(4)]
-        (study,) = studies([Run(run.header, tuple(apart))])
-        assert speedups(study, 2)[128] == pytest.approx(factor, rel=0.01)
-
-
-def test_all_reduces_of_two_processes_are_two(run):
-    twice = Run(run.header, run.lines + run.lines)
-    for by_way in all_reduces([twice]).values():
-        for seconds in by_way.values():
-            assert len(seconds.processes) == (2 if seconds.n else 0)
+def test_turns_are_processes_or_the_samples_of_one(run):
+    """Two processes are two turns, however many samples they take."""
+    lines = step(8, 1, [1.3, 1.31, 1.3, 1.32]), step(8, 2, [1.0, 1.0, 1.01, 1.0])
+    for processes, turns in ((1, 4), (2, 2), (4, 4)):
+        every = [
+            msgspec.structs.replace(x, repeat=k)
+            for x in lines for k in range(processes)
+        ]  # fmt: skip
+        (study,) = studies([Run(run.header, tuple(every))])
+        found = comparisons(study, 2)[8]
+        assert (found.turns, found.is_told) == (turns, turns >= 4)
+        assert found.ratio == pytest.approx(1.3, rel=0.01)
+    other = Run(header(4), (step(8, 1, [5.0] * 4), step(8, 4, [1.0] * 4)))
+    (study,) = studies([Run(header(2), lines), other])  # of another sitting
+    assert comparisons(study, 2)[8].turns == comparisons(study, 4)[8].turns == 1
 
 
 def test_one_device_alone(run):

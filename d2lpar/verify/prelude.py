@@ -273,17 +273,7 @@ def run_script(run: dict, rank: int, port: int) -> None:
             sys.exit(f"mp.spawn starts {nprocs} processes where {N} run: change --with")
         function(rank, *args)
 
-    def kept(file):  # the user's checkpoints stay as they are
-        is_path = isinstance(file, (str, os.PathLike))
-        return f"{run['folder']}.{Path(file).name}" if is_path else file
-
-    def load(file, *args, then=torch.load, **words):
-        is_ours = kept(file) is not file and os.path.exists(kept(file))
-        return then(kept(file) if is_ours else file, *args, **words)
-
-    save = torch.save
-    torch.save = lambda what, f, *args, **words: save(what, kept(f), *args, **words)
-    torch.load = load
+    torch.save = lambda *_, **__: None  # the user's checkpoints stay as they are
     torch.multiprocessing.spawn = spawn  # type: ignore
     torch.set_num_threads(1)
     # A program without a seed draws other rows in each process, and so it does here.

@@ -34,9 +34,10 @@ def judge_program(
     """Run a script on several processes and on one; the last check is a summary.
 
     `command` is what one process runs, such as "train.py --batch-size 64"; `replaced`
-    has the arguments that several processes have instead, such as "--batch-size 32".
-    No line of the script changes: it ends after three steps of its optimizer. Raises
-    RunError if a run ends before its first step, or takes more than `timeout` seconds.
+    has the arguments that several processes have instead, such as "--batch-size 32":
+    they follow the command, since the last value of an option counts. No line of the
+    script changes: it ends after three steps of its optimizer. Raises RunError if a run
+    ends before its first step, or takes more than `timeout` seconds.
     """
     N = num_devices
     one_command, words = words_of(command, "--run"), words_of(replaced or "", "--with")
@@ -47,7 +48,7 @@ def judge_program(
         line = f"{script!r} is no file: let --run begin with the script"
         raise RunError(f'{line} and its arguments, as in "train.py --batch-size 64"')
     with prelude(timeout) as run:
-        many = run("many", with_arguments(one_command, words), N)
+        many = run("many", one_command + words, N)
         (one,) = run("one", one_command, 1, follow="many")
         rows = check_rows(one[0], [file[0] for file in many])
         if rows.mistake == "larger batch" and replaced is None:
@@ -81,24 +82,6 @@ def words_of(text: str, flag: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise RunError(f"{flag} {text!r}: {error}") from None
-
-
-def with_arguments(command: list[str], replaced: list[str]) -> list[str]:
-    """Return a command whose options have the values of the same ones in `replaced`."""
-    command = list(command)
-    while replaced:
-        option, *replaced = replaced
-        name, equals, _ = option.partition("=")
-        has_value = not equals and replaced and replaced[0][:2] != "--"
-        takes = [replaced.pop(0)] if has_value else []
-        at = [k for k, word in enumerate(command) if word.partition("=")[0] == name]
-        if not at:
-            command += [option, *takes]
-        elif "=" in command[at[0]]:
-            command[at[0]] = "=".join([option, *takes])
-        else:
-            command[at[0] : at[0] + 1 + len(takes)] = [option, *takes]
-    return command
 
 
 @contextmanager

@@ -72,7 +72,6 @@ def several(mistake, params, X, y, shards, pieces, clip_norm, left):
     grads = {
         "mean of means": lambda: scale(1 / N, add(means)),
         "own tokens": lambda: scale(1 / N, add(means)),
-        "sum of means": lambda: add(means),
         "N times": lambda: scale(N, whole),
         "divided by N": lambda: scale(1 / N, whole),
         "mean of sums": lambda: scale(1 / N, total),
@@ -80,7 +79,6 @@ def several(mistake, params, X, y, shards, pieces, clip_norm, left):
         "divided twice": lambda: scale(1 / n, whole),
         "no step": lambda: scale(0, whole),
         "one device": lambda: means[0],
-        "lost sum": lambda: scale(1 / n, sums[0][0]),
         "missing device": lambda: scale(1 / n, add(g for g, _ in sums[:-1])),
         "old gradient": lambda: scale(1 / n, add([total, before])),
         "half precision": lambda: [bfloat16(g) for g in whole],

@@ -14,14 +14,12 @@ ODD, FEW, PIECES = "an uneven batch", "fewer samples than devices", "accumulatio
 # What is planted, the first check that finds it, and the name that it gets.
 PLANTED = [
     ("N times", TWO, "N times"),
-    ("sum of means", TWO, "N times"),
     ("divided by N", TWO, "divided by N"),
     ("not divided", TWO, "not divided"),
     ("divided twice", TWO, "divided twice"),
     ("mean of sums", TWO, "mean of sums"),
     ("no step", TWO, "no step"),
     ("one device", TWO, "one device"),
-    ("lost sum", TWO, "one device"),
     ("dropped rows", ODD, "dropped rows"),
     ("repeated rows", ODD, "repeated rows"),
     ("padding", ODD, "padding"),

@@ -63,5 +63,5 @@ def test_a_program_gets_its_verdict_and_its_name(row):
 
 
 def test_the_table_has_every_framework():
-    assert len(PROGRAMS) > 40
+    assert len(PROGRAMS) >= 38
     assert {row[1] for row in PROGRAMS} == {"torch", "mxnet", "jax", "whole"}

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -69,19 +68,11 @@ def test_what_cannot_be_judged_has_one_line(where, lines, said, tmp_path):
     assert said in check.line and "\n" not in check.line and len(check.line) < 350
 
 
-def test_a_file_without_its_functions_says_which(tmp_path):
-    (tmp_path / "empty_step.py").write_text("x = 1\n")
-    first, _ = verify(tmp_path / "empty_step.py")
-    assert "the file defines no function `init` (docs/verify.md)" in first.line
-
-
 @pytest.mark.parametrize(
     "lines",
     [
         "print('noise' * 10**5)",
-        "right[0] = right[0].astype('longdouble')",
         "X *= 0; params[0] *= 0",
-        "os.chdir('/')",
         "multiprocessing.Process(target=time.sleep, args=(60,)).start()",
     ],
 )
@@ -134,15 +125,6 @@ def test_a_file_that_ends_early_is_not_right(tmp_path):
     assert (last.what, summary.verdict) == ("the first batch again", "unjudged")
 
 
-def test_an_argument_is_obeyed_only_if_it_has_a_name(tmp_path):
-    path = step_file(tmp_path)
-    path.write_text(
-        path.read_text().replace("num_devices, lr)", "num_devices, lr, **_)")
-    )
-    *_, check = verify(path)
-    assert check.verdict == "right"
-
-
 def test_a_name_of_pythons_is_refused(tmp_path):
     path = step_file(tmp_path).rename(tmp_path / "queue.py")
     with pytest.raises(SettingError, match="rename the file"):
@@ -168,42 +150,6 @@ def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):
     path = step_file(tmp_path, step="return None")
     done = CliRunner().invoke(command, ["verify", str(path)])
     assert done.exit_code == 2 and done.stdout.count("\n") == 2
-
-
-WITH_WORKERS = """if not os.path.exists("pids"):
-        with open("pids", "w") as file:
-            for apart in (False, True):  # as torchrun starts its workers
-                worker = subprocess.Popen(["sleep", "60"], start_new_session=apart)
-                print(worker.pid, file=file)
-            waits = multiprocessing.get_context("fork").Process(
-                target=time.sleep, args=(60,))
-            waits.start()
-            print(waits.pid, file=file)
-    """
-
-
-def running(pids):
-    states = [Path(f"/proc/{pid}/stat") for pid in pids]
-    return [p for p in states if p.exists() and p.read_text().split()[2] != "Z"]
-
-
-@pytest.mark.parametrize("last", ["return None", "time.sleep(60)", "time.sleep(0.1)"])
-def test_a_subject_and_its_workers_end_with_the_tool(last, tmp_path):
-    path = step_file(tmp_path, step=WITH_WORKERS + last)
-    code = f"from d2lpar.verify import verify; verify({str(path)!r})"
-    tool = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
-    if last == "return None":
-        assert tool.wait(60) == 0
-    until, pids = time.monotonic() + 30, []
-    while len(pids) < 3 and time.monotonic() < until:
-        time.sleep(0.1)
-        if (tmp_path / "pids").exists():
-            pids = (tmp_path / "pids").read_text().split()
-    tool.kill()
-    tool.wait()
-    while running(pids) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert pids and not running(pids)
 
 
 def test_the_tool_imports_numpy_and_no_framework():

@@ -25,23 +25,7 @@ BY_HAND = PROGRAM in ("allreduce", "clips_first", "local_sgd", "idle_process")
 OWN_MEANS = PROGRAM in ("mean_of_means", "tokens_of_each", "local_sgd")
 
 
-class Tied(nn.Module):
-    """A tied weight, a frozen layer, and one that no row uses."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.frozen, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
-        self.second.weight = self.first.weight
-        self.frozen.requires_grad_(False)
-
-    def forward(self, X):
-        return self.frozen(torch.tanh(self.second(torch.tanh(self.first(X)))))
-
-
 def model():
-    if PROGRAM == "tied":
-        return Tied()
     noise = [nn.Dropout(0.5)] if PROGRAM == "dropout" else []
     norm = [nn.BatchNorm1d(8)] if PROGRAM == "batch_norm" else []
     return nn.Sequential(
@@ -86,7 +70,7 @@ def train(net, X, y, lr, steps=1, clip_norm=None, accumulate=1):
         return
     wrapped = net
     if not BY_HAND and PROGRAM != "fsdp2":
-        wrapped = DDP(net, find_unused_parameters=PROGRAM == "tied")
+        wrapped = DDP(net)
     if PROGRAM == "fsdp2":
         fully_shard(net)
     if N > 1 and PROGRAM == "half_hook":

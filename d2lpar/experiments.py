@@ -67,8 +67,8 @@ class Experiment:
 
     def takes(self, preset: str, dry_run: bool = False) -> set[str]:
         """Return the settings that apply; those of a preset can be replaced."""
-        takes = {"devices", "num_devices", "preset", "dry_run", "out", "data"}
-        takes |= {"threads", "seeds", "repeats"}
+        takes = {"devices", "num_devices", "preset", "dry_run", "out", "data", "seeds"}
+        takes |= {"threads", "repeats"}
         if self.start:
             takes |= {"checkpoint_every", "resume"}
         if dry_run:

@@ -291,18 +291,11 @@ def _as_lines(message: str) -> str:
     return "\r\033[K" + "\n".join(map(filled, line.splitlines()))  # over a clock
 
 
-class Lines(logging.Formatter):
-    """Format messages as errors are printed."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _as_lines(record.getMessage())
-
-
 @contextmanager
 def _logging_as_lines() -> Iterator[None]:
     """Print the package's log messages once, although MXNet sets up the root logger."""
     handler, propagate = logging.StreamHandler(), log.propagate
-    handler.setFormatter(Lines())
+    handler.format = lambda record: _as_lines(record.getMessage())
     log.addHandler(handler)
     log.propagate = False
     try:

@@ -61,8 +61,12 @@ def plan(
         to_load["n_train"] = max(two_batches, to_load["n_train"])
     if "device_counts" in settings:
         settings["device_counts"], counts = counts, [max(counts)]
-    if is_worker and (len(counts) > 1 or others):
-        raise SettingError("workers measure one count of devices, with one seed")
+    if is_worker and len(counts) > 1:
+        raise SettingError("workers measure one count of devices: write one")
+    if others and (is_worker or not experiment.start):
+        raise SettingError(
+            f"--seeds {as_text(seeds)}: write one; a training takes more"
+        )
     # A worker's threads are those that its launch shares out.
     threads = threads or (None if is_worker else host.user_threads())
     kind = chosen[0].device_type

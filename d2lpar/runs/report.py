@@ -39,7 +39,6 @@ th, td { padding: .2rem .8rem .2rem 0; text-align: right; white-space: nowrap; }
 th { border-bottom: 1px solid; font-weight: 600; }
 .name { text-align: left; }
 img { max-width: 100%; background: white; display: block; margin: 1rem 0; }
-@media (prefers-color-scheme: dark) { img { filter: brightness(.85); } }
 @media (max-width: 40rem) { table { font-size: .75rem; }
                             th, td { padding-right: .4rem; }
                             .name { white-space: normal; min-width: 5.5rem; } }

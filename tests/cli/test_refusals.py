@@ -27,7 +27,6 @@ REFUSED = [
     # Values out of range
     ([*LENET, "--threads=100000"], "100000 is not in the range 1<=x<=1024"),
     ([*LENET, "--lr=nan"], "--lr"),
-    ([*LENET, "--lr=0"], "--lr"),
     # Flags that do not apply, or contradict each other
     ([*LENET, "--frames-every=2"], "No such option '--frames-every'"),
     (["run", "timing", "--resume=x"], "--resume x: does not apply to timing"),
@@ -40,6 +39,7 @@ REFUSED = [
     ([*LENET, "--resume=x", "--repeats=2"], "--resume with --repeats"),
     ([*LENET, "--seeds=1,2", "--repeats=2"], "--seeds with --repeats"),
     ([*LENET, "--seeds=-1"], "--seeds '-1': write whole numbers"),
+    (["run", "timing", "--seeds=1,2"], "--seeds 1,2: write one"),
     ([*LAUNCH, "run", "gan"], "gan is not shared"),
     ([*LAUNCH, "plot", "x"], "after -- write: run multiple_machines"),
     ([*LAUNCH, "run", "multiple_machines", "--devices=gpu:1"], "train on CPU contexts"),

@@ -13,8 +13,10 @@ from ._mxnet import gluon as gluon
 from ._mxnet import mx as mx
 from ._mxnet import np as np
 from ._mxnet import npx as npx
+from .datasets import batches as batches
 from .datasets import fashion_mnist as fashion_mnist
 from .datasets import fashion_sample as fashion_sample
+from .devices import cpus as cpus
 from .devices import try_all_gpus as try_all_gpus
 from .devices import try_gpu as try_gpu
 from .lenet import evaluate_accuracy as evaluate_accuracy

@@ -105,6 +105,11 @@ def parse(text: str = "auto") -> list[mx.Context]:
     return contexts(names(text))
 
 
+def cpus(count: int) -> list[mx.Context]:
+    """Return the first `count` CPU contexts: ``[cpu(0), cpu(1)]`` of 2."""
+    return parse(f"cpu:{count}")
+
+
 def contexts(devices: Iterable[Device]) -> list[mx.Context]:
     """Return MXNet contexts for named devices; allocate nothing on them."""
     from d2lpar._mxnet import Context

@@ -10,7 +10,6 @@ from typing import NamedTuple, Optional
 import numpy
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
@@ -81,11 +80,6 @@ def look(k: int, **others) -> dict:
     """Return the style of the k-th curve as keywords, with `others` added."""
     line = {"color": OTHERS[k % len(OTHERS)], "ls": LINES[k % len(LINES)]}
     return {**line, "marker": MARKERS[k % len(MARKERS)], **others}
-
-
-def darker(color: str) -> str:
-    """Return a darker shade of `color`, for words that must be read on white."""
-    return to_hex(0.55 * numpy.array(to_rgb(color)))
 
 
 def count_color(k: int) -> str:

@@ -62,11 +62,6 @@ class Summary:
     def most(self) -> float:
         return max(self.samples)
 
-    def is_below(self, other: Summary) -> bool:
-        """Return whether this is less than the other, by the rule of `compare`."""
-        found = compare(other, self)
-        return found.is_told and found.ratio > 1
-
 
 NOTHING = Summary(math.nan, math.nan, math.nan, 0, ())
 

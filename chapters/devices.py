@@ -223,14 +223,17 @@ chapter.score()
 # 1. Call `trip(device, n)` with n of 1,000, 100,000 and 10,000,000. Which of the four
 #    times grow with n? *(All of them for large n. For 1,000 numbers each time is mostly
 #    a fixed cost, such as the time of a call.)*
-# 2. *On paper.* A network's 129,068 parameters cross a link of 16 GB/s, and each
+# 2. Profile Python, as the notes do: `cProfile.run("trip(device)", sort="cumulative")`.
+#    Why is `__mul__`, the product, not among the calls that take long? *(It returns as
+#    soon as the product is queued. `wait_to_read` and `asnumpy` wait.)*
+# 3. *On paper.* A network's 129,068 parameters cross a link of 16 GB/s, and each
 #    transfer has a fixed cost of 10 us. How long do they take as one array, and how
 #    long as eight arrays? *(`129068 * 4 / 16e9 = 32 us` for the bytes. One array takes
 #    42 us, and eight arrays take 112 us. Small arrays are therefore sent together.)*
-# 3. *On paper.* A step takes 3 ms on a GPU, and copying its batch takes 1 ms. How long
+# 4. *On paper.* A step takes 3 ms on a GPU, and copying its batch takes 1 ms. How long
 #    do 1,000 steps take if each step waits for its copy, and if copies and steps
 #    overlap? *(4,000 ms, and `1 + 1,000 * 3 = 3,001 ms`.)*
-# 4. *Open.* Which of your own programs copies more than it computes?
+# 5. *Open.* Which of your own programs copies more than it computes?
 #
 # ## Sources
 #

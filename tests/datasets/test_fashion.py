@@ -123,7 +123,7 @@ GOOD = idx(np.arange(30, dtype="uint8").reshape(5, 6), 8)
         gzip.compress(b"404: Not Found"), b"PK\x03\x04" + GOOD,
         GOOD.replace(b"\x08", b"\x0a", 1), GOOD.replace(b"\x00", b"\x01", 1),
         idx(np.arange(30, dtype="int16"), 12),
-    ],
+    ], ids=range(14),
 )  # fmt: skip
 def test_what_is_no_whole_idx_file_is_one_error_that_names_it(content, tmp_path):
     path = tmp_path / "labels.gz"

@@ -35,7 +35,6 @@ class GpuCard:
     name: str
     capability: tuple[int, int]
     multiprocessors: int
-    cores: int | None = None
     memory_total: int | None = None
     memory_free: int | None = None
     driver: str | None = None
@@ -88,7 +87,6 @@ def gpu_cards() -> list[GpuCard]:
                 name=device.name,
                 capability=device.capability,
                 multiprocessors=device.multiprocessors,
-                cores=ask_nvml("nvmlDeviceGetNumGpuCores", gpu),
                 memory_total=memory and memory.total,
                 memory_free=memory and memory.free,
                 driver=ask_nvml("nvmlSystemGetDriverVersion"),
@@ -140,14 +138,11 @@ def as_text(here: Machine) -> str:
 
 
 def _cores_text(gpu: GpuCard) -> str:
-    """Return the CUDA cores in words: by the notes' table, and as NVML counts them."""
-    each = CORES_PER_MULTIPROCESSOR.get(gpu.capability, "unknown")
-    by_table = f"{gpu.cores_by_table:,}" if gpu.cores_by_table else "unknown"
-    by_nvml = f"{gpu.cores:,}" if gpu.cores else "unknown"
-    return (
-        f"{gpu.multiprocessors} x {each} = {by_table} CUDA cores by the table; "
-        f"{by_nvml} by NVML"
-    )
+    """Return the multiprocessors and the CUDA cores, by the notes' table, in words."""
+    if not gpu.cores_by_table:
+        return f"{gpu.multiprocessors}"
+    each = CORES_PER_MULTIPROCESSOR[gpu.capability]
+    return f"{gpu.multiprocessors} x {each} = {gpu.cores_by_table:,} CUDA cores"
 
 
 def _memory_text(card: GpuCard | CpuCard) -> str:

@@ -190,6 +190,7 @@ def relative(actual, expected):
     return numpy.linalg.norm(actual - expected) / numpy.linalg.norm(expected)
 
 
+@pytest.mark.parity
 def test_losses_gradients_and_adam_are_pytorchs(theirs, batch):
     """To 1e-4, relative, also every gradient of the last of five steps."""
     ours, num_steps = Pair(), 5
@@ -238,6 +239,7 @@ def wide_in_torch(torch, state, width):
     return D, G
 
 
+@pytest.mark.parity
 def test_wide_networks_and_their_gradients_are_pytorchs(torch, wide_batch):
     ours = Pair(1, 0, 8, "spectral")
     ours.iterate_spectral_vectors()

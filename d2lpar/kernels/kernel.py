@@ -213,6 +213,6 @@ def _problem(arg: Any, parameter: Parameter, ctx: mx.Context) -> str:
         return f"expected a number, got {type(arg).__name__}"
     if dtype.kind in "iu":  # NumPy would round or wrap it
         limits = numpy.iinfo(dtype)
-        if not (limits.min <= arg <= limits.max and int(arg) == arg):
+        if not limits.min <= float(arg) <= limits.max or arg % 1:
             return f"expected a number that {dtype} holds, got {arg!r}"
     return ""

@@ -147,5 +147,6 @@ def accuracy(
             scores = net(X_k, params)
             y_hat = scores.argmax(axis=1).astype("int32")
             hits.append((y_hat == y_k.astype("int32")).sum())
+        hits[-1].wait_to_read()  # MXNet would keep the outputs of all batches ahead
         check_classes(y_batch, scores.shape[1])
     return sum(float(h) for h in hits) / len(y)

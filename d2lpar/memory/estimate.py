@@ -18,7 +18,7 @@ from d2lpar.text import byte_size, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
 PROCESS = 250 * 2**20  # resident with Python, MXNet, and each operator used once
-CUDA_CONTEXT = 850 * 2**20  # with the code of the libraries' kernels, and handles
+CUDA_CONTEXT = 800 * 2**20  # with the code of the libraries' kernels, and handles
 WORKSPACES = 1.4  # of the outputs kept, on GPUs: cuDNN's workspaces and MXNet's pool
 EVALUATED = 1000  # samples that are evaluated at once
 IN_FLIGHT = 16  # batches that Python prepares, at most, before the first is computed
@@ -109,7 +109,7 @@ def lenet_need(
         Item("outputs kept for backward", outputs, "each device"),
         Item("gradients of outputs", FLOAT * samples * 2 * largest, "each device"),
         Item("test images", 3 * FLOAT * n_test * PIXELS, "first device"),
-        Item("evaluation", FLOAT * evaluated * 3 * largest, "each device"),
+        Item("evaluation", FLOAT * evaluated * 4 * largest, "each device"),
     ]
     if kind == "gpu":
         items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))

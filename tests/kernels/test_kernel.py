@@ -339,7 +339,7 @@ def test_the_fused_update_of_tied_weights_is_one_step():
     tied = numpy.ones(3, "float32")
     params = get_params([tied, tied], mx.cpu(0))
     params[0].grad[:] = 1
-    with pytest.raises(SettingError, match="lr nan: write a finite float"):
+    with pytest.raises(SettingError, match="lr nan"):
         fused_sgd(params, numpy.nan, 2)
     fused_sgd(params, 0.5, 2)
     assert params[0].asnumpy().tolist() == [0.75] * 3

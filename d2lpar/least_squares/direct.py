@@ -27,7 +27,7 @@ def normal(shards: RowShards) -> Iterator[Answer]:
     Warns if half the digits are lost, by an estimate; raises ValueError if nearly all
     are, or A is deficient.
     """
-    G, c = _gram(shards)
+    G, c = gram(shards)
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
     condition = numpy.inf
@@ -54,7 +54,7 @@ def normal(shards: RowShards) -> Iterator[Answer]:
     yield Answer(x, norm_of_A=norm, condition=condition, rank=shards.n)
 
 
-def _gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
+def gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
     """Return A^T A (n, n) and A^T b (n, 1) over all rows, on the first device."""
     # All devices work before the first one waits for their products.
     parts = [

@@ -21,7 +21,7 @@ from d2lpar.devices import label, parse
 from d2lpar.epochs import check_whole, choose
 from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
-from d2lpar.least_squares.direct import normal, r_factor, tsqr
+from d2lpar.least_squares.direct import gram, normal, r_factor, tsqr
 from d2lpar.least_squares.iterative import cgls
 from d2lpar.least_squares.rows import Answer, RowShards
 from d2lpar.machine import host
@@ -81,10 +81,11 @@ def solve(
     "normal" and "tsqr" raise ValueError unless A^T (A x - b) is zero up to rounding;
     "normal" refuses a rank-deficient or too ill-conditioned A. "cgls" warns of a
     condition above 1e5 (float64) or 1e3 (float32), at which its stopping proves little,
-    for up to 300 columns, at the cost of one "tsqr"; for more columns the condition is
-    not known. "averaging" misses the optimum. Raises ValueError for NaN and infinity;
-    TypeError for masked, sparse and complex arrays; :class:`DivergedError` by
-    "averaging"; :class:`DeviceError` for a deadlock.
+    for up to 300 columns, at the cost of a "normal", or a "tsqr" if it is not small;
+    for more columns the condition is not known. "averaging" misses the optimum.
+
+    Raises ValueError for NaN and infinity; TypeError for masked, sparse and complex
+    arrays; :class:`DivergedError` by "averaging"; :class:`DeviceError` for a deadlock.
     """
     devices = choose(devices, None)
     if method not in METHODS:
@@ -163,8 +164,12 @@ def _examine(shards: RowShards, method: str, answer: Answer, size: float) -> Non
         )
     if method != "cgls" or shards.n > MOST_COLUMNS:
         return
-    s = numpy.linalg.svd(r_factor(shards).asnumpy()[:-1, :-1], compute_uv=False)
-    condition = s[0] / s[: shards.m][-1]
+    G, _ = gram(shards)
+    squares = numpy.linalg.eigvalsh(G.asnumpy()).clip(min=0)
+    condition = (squares[-1] / squares[0]) ** 0.5
+    if not condition**2 < 0.01 / shards.rank_cut:  # A^T A cannot tell: its square
+        s = numpy.linalg.svd(r_factor(shards).asnumpy()[:-1, :-1], compute_uv=False)
+        condition = s[0] / s[: shards.m][-1]
     if condition > MAX_CONDITION[shards.dtype.name]:
         log.warning(
             "A's condition is about %.0e: x of cgls and its residual may be far off, "

@@ -114,11 +114,6 @@ def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
     page.name_beside(axes, ends)
 
 
-def row_name(run: Run) -> str:
-    """Return the method and the number of devices, in words."""
-    return f"{_method(run)}, {labels.count(run.header)}"
-
-
 def rows_by_count(runs: Sequence[Run]) -> list[page.Row]:
     """Return rows of seconds to the end on each number of devices, by method.
 
@@ -126,8 +121,8 @@ def rows_by_count(runs: Sequence[Run]) -> list[page.Row]:
     """
     rows, there = [], reached(runs)
     for same in comparable(runs):
-        seconds = map(seconds_of, same)
-        of_method = page.by_count(dict(zip(map(row_name, same), seconds)))
+        names = [f"{_method(run)}, {labels.count(run.header)}" for run in same]
+        of_method = page.by_count(dict(zip(names, map(seconds_of, same))))
         if not there[same[0].header.variant]:
             of_method = [r._replace(color=page.GREY, note=FAILED) for r in of_method]
         rows += of_method

@@ -11,9 +11,8 @@
 Only this writes to figures/. The machine must have nothing else to do. A command whose
 records are of this version of d2lpar is skipped, so that a part can be interrupted and
 repeated. The parts of two GPUs come in the order of their worth, each of at most 8
-minutes; those of one GPU are measured only if they are named. Records of commands that
-are gone are drawn, not measured. Needs the data sets (D2LPAR_DATA), and a clean
-checkout.
+minutes. Records of other commands are drawn, not measured. Needs the data sets
+(D2LPAR_DATA), and a clean checkout.
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ class Part(NamedTuple):
     name: str
     minutes: int
     steps: tuple[Step, ...]
-    if_named: bool = False
 
 
 def run_of(words: str, chapter: str, *names: str, minutes: int, name: str = "") -> Part:
@@ -128,8 +126,8 @@ def parts() -> list[Part]:
 
 
 def on_gpus() -> list[Part]:
-    """What two GPUs measure, in the order of its worth, and one, if it is named."""
-    two, one = "--devices=gpu:2", "--devices=gpu:1 --num-devices=1"
+    """What two GPUs measure, in the order of its worth."""
+    two = "--devices=gpu:2"
     counts = f"{two} --num-devices=1,2 --preset=book --data=fashion-mnist"
     study = Step(
         f"d2lpar run scaling {counts} --repeats=4 --out=figures/gpus",
@@ -164,27 +162,12 @@ def on_gpus() -> list[Part]:
         for which, (count, n) in ways.items()
     ]  # fmt: skip
 
-    def chapter(name: str, words: str, record: str, minutes: int) -> Part:
-        command = f"d2lpar run {name} {one} {words} --out=figures/gpus"
-        return Part(name, minutes, (Step(command, (f"gpus/{name}/{record}.jsonl",)),))
-
-    rounds, folder = f"{one.split()[0]} --rounds=4", "gpus/benchmarks"
-    of_one = [
-        chapter("timing", "--preset=book", "book-gpu1", 3),
-        benchmark("kernels", 1, rounds, folder),
-        benchmark("memory", 1, rounds, folder),
-        chapter("low_precision", "--preset=book --data=fashion-mnist", "book-gpu1", 1),
-        chapter(
-            "gan", "--preset=as-published --data=cryptopunks", "as-published-gpu1", 7
-        ),
-    ]
     return [
         # All that was timed with a copy of the batch to the host.
         Part("scratch", 8, (*seeds_of("multiple_gpus", two, "gpu", seeds), study)),
         Part("Gluon, five seeds", 2, seeds_of(gluon, two, "gpu", seeds)),
         Part("Gluon, no graph", 1, (no_graph,)),
         *beside,
-        *(part._replace(if_named=True) for part in of_one),
     ]
 
 
@@ -367,9 +350,7 @@ def main() -> None:
             wrong = disagreements()
             print("\n".join(wrong) or "figures/ and documents agree with the records")
             sys.exit(1 if wrong else 0)
-        chosen = [known[name] for name in args.parts] or [
-            part for part in known.values() if args.list or not part.if_named
-        ]
+        chosen = [known[name] for name in args.parts] or list(known.values())
         if not args.draw:
             measure_all(chosen, only_list=args.list)
         if not args.list:

@@ -20,8 +20,8 @@ from PIL import Image
 from d2lpar import experiments
 from d2lpar.records import labels
 from d2lpar.records.comparison import arm_times, seconds_per_epoch
-from d2lpar.records.kinds import ArmSample, EpochRecord, Run, group
-from d2lpar.records.rule import Comparison, Summary, compare, summarize
+from d2lpar.records.kinds import EpochRecord, Run, group
+from d2lpar.records.rule import Comparison, Summary, compare
 from d2lpar.scaling.model import studies
 from d2lpar.scaling.result import comparisons, name_of
 from d2lpar.text import number
@@ -153,30 +153,13 @@ def _speedups(runs: Runs) -> str:
 
 
 def _arms(runs: Runs) -> str:
-    """Every arm's seconds, work by work, the fastest first."""
+    """Every arm's seconds, work by work, and test accuracy where it trains."""
     rows = []
-    for run in runs:
-        for work, arms in group(arm_times(run), lambda arm: arm.work).items():
-            timed = [arm for arm in arms if arm.seconds]
-            for arm in sorted(timed, key=lambda arm: arm.summary.median):
-                rows.append([f"{work} {arm.name}".strip(), *_spread(arm.summary)])
-    return _table(["", "seconds", "n"], rows)
-
-
-def _forms(runs: Runs) -> str:
-    """Peers on GPUs: seconds per epoch and the accuracy at the end, by process."""
-    rows = []
-    for run in runs:
-        for arm, same in group(run.lines_of(ArmSample), lambda x: x.arm).items():
-            processes = list(group(same, lambda x: x.round).values())
-            times = [
-                median(x.seconds for x in lines if not x.warm_up) for lines in processes
-            ]
-            ends = [lines[-1].test_acc for lines in processes]
-            rows.append(
-                [arm, *_spread(summarize(times)), f"{min(ends):.3f}-{max(ends):.3f}"]
-            )
-    return _table(["", "seconds per epoch", "n", "test accuracy"], rows)
+    for arm in (arm for run in runs for arm in arm_times(run) if arm.seconds):
+        ends = list({x.round: x.test_acc for x in arm.samples}.values())
+        known = f"{min(ends):.3f}-{max(ends):.3f}" if ends[0] is not None else ""
+        rows.append([f"{arm.work} {arm.name}".strip(), *_spread(arm.summary), known])
+    return _table(["", "seconds", "n", "test accuracy"], rows)
 
 
 def _places(runs: Runs) -> str:
@@ -198,6 +181,5 @@ BLOCKS: dict[str, Callable[[Runs], str]] = {
     "speedups": _speedups,
     "seeds": _seeds,
     "arms": _arms,
-    "forms": _forms,
     "places": _places,
 }

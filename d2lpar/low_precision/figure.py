@@ -50,15 +50,10 @@ def picture(run: Run, title: str) -> page.Picture:
         if found:
             lost = [100 * (base.test_acc - row.test_acc) for row in found]
             times = [speeds[row.precision] / base.images_per_sec for row in found]
-            axes.plot(lost, times, marker, color=ink, label=label, ms=7, alpha=0.8)
-    least = min((row for row in trained if row is not base), default=base,
-                key=lambda row: row.test_acc)  # fmt: skip
-    points = 100 * (base.test_acc - least.test_acc)
-    heights: dict[str, float] = {}
-    for name, speed in speeds.items():
-        height = speed / base.images_per_sec
-        loses = f", {points:.1f} points" if name == least.precision else ""
-        heights[f"{name}: {height:.1f}\u00d7{loses}"] = height
+            words = f"{label}: at most {max(lost):.1f} points"
+            axes.plot(lost, times, marker, color=ink, label=words, ms=7, alpha=0.8)
+    heights = {name: speed / base.images_per_sec for name, speed in speeds.items()}
+    heights = {f"{name}: {times:.1f}\u00d7": times for name, times in heights.items()}
     axes.set(ylim=(0, None), ylabel=f"times as fast as {base.precision}")
     axes.set_xlabel("points of test accuracy lost")
     axes.legend(loc="lower right")

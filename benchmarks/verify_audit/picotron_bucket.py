@@ -8,8 +8,8 @@ import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy
 import torch
-from small import batch as batch
 from torch import distributed, nn
 
 from d2lpar.verify.torch import ddp
@@ -20,6 +20,11 @@ from picotron.data_parallel import data_parallel
 
 KIND = getattr(data_parallel, os.environ["KIND"])
 WORDS = {"grad_type": torch.float64} if "Bucket" in os.environ["KIND"] else {}
+
+
+def batch(n, seed):
+    rng = numpy.random.default_rng(seed)
+    return rng.normal(size=(n, 6)), rng.integers(0, 3, n)
 
 
 def train(net, X, y, lr, steps=1, accumulate=1):

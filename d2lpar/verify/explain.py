@@ -111,7 +111,6 @@ class Case:
         rows, extra = [*range(n)], -n % self.N
         self.zeros = extra * [bench.even_batch + 1]
         self.fillings = [[], order[:extra], order[n - extra :]]
-        self.of_shard = max(1, n // self.N)
         whole = self.whole = self.mean(rows)
         self.own = [self.mean(shard) for shard in shards]
         self.parts = [self.part(shard) for shard in shards]

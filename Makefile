@@ -21,10 +21,10 @@ ifeq ($(MXNET),2)
 EXTRA := test
 WHEEL = mxnet==2.0.0b1
 # What differs between the two stands in d2lpar/_mxnet.py; these are its users.
-TESTS = tests/test_mxnet_values.py tests/test_parallel.py tests/test_buckets.py \
-	tests/test_devices.py tests/test_timing.py tests/lenet tests/gan tests/scaling \
-	tests/arrays tests/least_squares tests/kernels tests/low_precision tests/workers \
-	tests/memory tests/runs
+TESTS = tests/test_mxnet_values.py tests/test_parallel.py tests/test_equivalence.py \
+	tests/test_waiting.py tests/test_devices.py tests/test_timing.py tests/lenet \
+	tests/gan tests/scaling tests/arrays tests/least_squares tests/kernels \
+	tests/low_precision tests/workers tests/memory tests/runs
 else
 WHEEL = $(if $(findstring cu112,$(EXTRA)),mxnet-cu112,mxnet)==1.9.1
 endif

@@ -53,8 +53,12 @@ def random_numbers(rng, n, dtype):
 # Results
 
 
+@pytest.mark.parametrize("num_devices", [1, 2])
 @pytest.mark.parametrize("ctype", CTYPES)
-def test_an_elementwise_kernel_is_numpys_to_the_bit(ctype, monkeypatch):
+def test_an_elementwise_kernel_is_numpys_to_the_bit(
+    ctype, num_devices, contexts, monkeypatch
+):
+    chosen = contexts(num_devices)
     as_users = ["-O3" if flag == "-O1" else flag for flag in on_cpu.FLAGS]
     monkeypatch.setattr(on_cpu, "FLAGS", as_users)
     dtype, rng = CTYPES[ctype], numpy.random.default_rng(0)
@@ -63,10 +67,10 @@ def test_an_elementwise_kernel_is_numpys_to_the_bit(ctype, monkeypatch):
     )
     for n in SIZES:
         a = int(rng.integers(-9, 9))
-        hosts = [[random_numbers(rng, n, dtype) for _ in "xy"] for _ in CPUS]
+        hosts = [[random_numbers(rng, n, dtype) for _ in "xy"] for _ in chosen]
         arrays = [
             [np.array(host, dtype=dtype, ctx=ctx) for host in pair]
-            for pair, ctx in zip(hosts, CPUS)
+            for pair, ctx in zip(hosts, chosen)
         ]
         for x, y in arrays:  # all contexts at once
             axpy(a, x, y)
@@ -77,13 +81,14 @@ def test_an_elementwise_kernel_is_numpys_to_the_bit(ctype, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", ["1", "100"])
-def test_every_thread_of_every_block_runs_once(monkeypatch, threads):
+def test_every_thread_of_every_block_runs_once(monkeypatch, threads, contexts):
+    (device,), shape = contexts(1), 5 * 3 * 2 * 7 * 4 * 3
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     monkeypatch.setattr(on_cpu, "MIN_CUDA_THREADS", 1)
     who = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
     grid_dims, block_dims = (5, 3, 2), (7, 4, 3)
-    ran, where = (np.zeros(5 * 3 * 2 * 7 * 4 * 3, dtype="int32") for _ in range(2))
-    who.launch([ran, where], mx.cpu(), grid_dims, block_dims)
+    ran, where = (np.zeros(shape, dtype="int32", ctx=device) for _ in range(2))
+    who.launch([ran, where], device, grid_dims, block_dims)
     assert (ran.asnumpy() == 1).all()
     z, y, x = numpy.mgrid[:3, :4, :7]
     block = (z * 10000 + y * 100 + x).ravel()
@@ -114,11 +119,11 @@ def test_all_kernels_of_the_package_are_found():
 
 
 @pytest.mark.parametrize("kernel", SOURCES, ids=lambda k: f"{k.where}:{k.name}")
-def test_it_compiles_as_cpp_and_needs_no_header(kernel):
+def test_it_compiles_and_needs_no_header(kernel, contexts):
     """NVRTC has no headers: no type that ends in _t, no __half, no size_t."""
     assert re.findall(r"\b\w+_t\b|\b__half\b|#\s*include", kernel.source) == []
     made = CudaModule(kernel.source).get_kernel(kernel.name, kernel.signature)
-    made.compiled(mx.cpu())
+    made.compiled(*contexts(1))
 
 
 # A launch is an operation of the engine
@@ -316,14 +321,14 @@ def test_a_compile_error_is_one_line_that_names_the_line_of_the_source():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_fused_update_is_numpys_and_sgds(dtype):
-    rng = numpy.random.default_rng(0)
+def test_the_fused_update_is_numpys_and_sgds(dtype, contexts):
+    (device,), rng = contexts(1), numpy.random.default_rng(0)
     for lr, batch_size, shape in ((0.2, 256, (40, 33)), (3.7, 999, (3, 0, 2))):
         host, grad = rng.normal(size=(2, *shape)).astype(dtype)
         ends = []
         for update in (sgd, fused_sgd):
-            params = get_params([np.array(host, dtype=dtype)], mx.cpu(1))
-            params[0].grad[:] = np.array(grad, dtype=dtype, ctx=mx.cpu(1))
+            params = get_params([np.array(host, dtype=dtype)], device)
+            params[0].grad[:] = np.array(grad, dtype=dtype, ctx=device)
             update(params, lr, batch_size)
             ends.append(params[0].asnumpy())
         expected = host - numpy.dtype(dtype).type(lr / batch_size) * grad

@@ -55,7 +55,7 @@ run: $(VENV)/.run-$(EXTRA)
 
 test: $(VENV)/.test-$(EXTRA)
 	$(PYTEST) --dist loadfile -m "not slow and not parity and not docs and not teaching \
-		and not peers" $(TESTS)
+		and not peers $(if $(findstring cu112,$(EXTRA)),,and not gpu)" $(TESTS)
 
 # For the impatient: the four functions, one training, one solve, one record.
 smoke: $(VENV)/.test-$(EXTRA)

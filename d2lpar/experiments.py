@@ -50,7 +50,6 @@ class Experiment:
     trains_lenet: bool = False  # so that its memory can be estimated
     result: str = ""  # ``f(runs)``: the table and the answer
     figure: str = ""  # ``pictures(runs, answers)``: pictures and GIFs by name
-    figure_of_ways: str = ""  # of workers that share gradients in different ways
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
     threads: int | None = None  # the default of --threads; None shares the cores out
     one_thread_each: bool = False  # of several contexts: with more, OpenBLAS deadlocks
@@ -193,12 +192,9 @@ def draw(
                 f"{run.path}: holds no results yet; wait, or run it again"
             )
     experiment, found = measured_by(runs), found or result(runs)
-    figure = experiment.figure
-    if labels.several_ways(runs):
-        figure = experiment.figure_of_ways or figure
     texts = {"results": found.full_text(labels.source(runs))} if found.further else {}
     with page.plain_style():
-        drawn = load(figure)(runs, found.answers)
+        drawn = load(experiment.figure)(runs, found.answers)
         return page.save({**drawn, **texts}, Path(folder))
 
 
@@ -230,7 +226,6 @@ LENET = Experiment(
     trains_lenet=True,
     result="d2lpar.lenet.result:result",
     figure="d2lpar.lenet.figure:pictures",
-    figure_of_ways="d2lpar.workers.figure:pictures",
     minutes=0.6,
 )
 
@@ -428,7 +423,6 @@ _ALL = (
         about="trains LeNet, also on several workers",
         measure="d2lpar.lenet.concise:train",
         measure_with_workers="d2lpar.lenet.workers:train",
-        figure="d2lpar.figures.trainings:seconds",
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -11,7 +11,6 @@ from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records import comparison, labels
 from d2lpar.records.kinds import Run
-from d2lpar.text import plural
 
 
 def seconds(
@@ -35,14 +34,14 @@ def seconds(
 
 def by_device_count(runs: Sequence[Run]) -> list[Run]:
     """Return the runs by ascending device count; RecordError for a mixture."""
-    counts: dict[int, Run] = {}
+    counts: dict[str, Run] = {}
     for run in runs:
         comparison.check(run)
-        count = run.header.num_devices
+        count = labels.count(run.header)
         if count in counts:
             raise RecordError(
                 f"{labels.where(counts[count])} and {labels.where(run)}: both are of "
-                f"{plural(count, 'device')}; draw one of them, or compare them"
+                f"{count}; draw one of them, or compare them"
             )
         counts[count] = run
         if run.header.dataset_sha256 != runs[0].header.dataset_sha256:
@@ -50,7 +49,7 @@ def by_device_count(runs: Sequence[Run]) -> list[Run]:
                 f"{labels.where(runs[0])} and {labels.where(run)}: were trained on "
                 "different data; compare them instead"
             )
-    return [run for _, run in sorted(counts.items())]
+    return sorted(counts.values(), key=lambda run: run.header.num_devices)
 
 
 def workload(runs: Sequence[Run]) -> str:

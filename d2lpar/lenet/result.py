@@ -67,8 +67,6 @@ def result(runs: Sequence[Run]) -> Result:
         accuracies.append(sentence(of_chapter + words))
     columns = ["", *SECONDS, *(["MB sent/epoch"] if sent else []), "test accuracy"]
     answers = {"seconds": speeds, "accuracy": accuracies}
-    if labels.several_ways(runs):
-        answers = {"sharing": [*speeds, *accuracies]}
     of_several = any("(" in row[-1] for row in rows)
     what = "median and range of the trainings" * of_several
     last = max(epoch.epoch for run in runs for epoch in run.epochs)

@@ -87,12 +87,6 @@ def configuration(header: Header) -> str:
     return f"{count(header)} ({plural(header.threads_per_device, 'thread')}{each})"
 
 
-def several_ways(runs: Sequence[Run]) -> bool:
-    """Return whether workers of these runs share gradients in different ways."""
-    shared = [run.header.variant for run in runs if run.header.workers > 1]
-    return len(set(shared)) > 1
-
-
 def subtitle(words: str, runs: Sequence[Run]) -> str:
     """Return the line below a picture: the workload, and the hardware."""
     machine = hardware([run.header for run in runs])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-import threading
 
 import numpy
 
@@ -12,10 +10,6 @@ from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
 from d2lpar.parallel import shares
 
-log = logging.getLogger("d2lpar")
-
-SECONDS_IN_SILENCE = 5  # before a worker says that it waits
-WAITING = "this worker waits for the scheduler, the server and the other workers"
 FIRST_OWN_KEY = 1_000_000  # the gradients have the numbers of their parameters
 
 
@@ -23,18 +17,7 @@ class Workers:
     """Connect this worker to the others; wait until all of them are connected."""
 
     def __init__(self) -> None:
-        if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
-            raise SettingError(
-                "this MXNet was built without the distributed kvstore, which several "
-                "workers need: build it with USE_DIST_KVSTORE=1, or use the wheel"
-            )
-        waiting = threading.Timer(SECONDS_IN_SILENCE, log.warning, [WAITING])
-        waiting.daemon = True
-        waiting.start()
-        try:
-            self.kvstore = mx.kv.create("dist_sync")
-        finally:
-            waiting.cancel()
+        self.kvstore = mx.kv.create("dist_sync")
         self.number, self.count = self.kvstore.rank, self.kvstore.num_workers
         self._keys: set[int] = set()  # that the server knows
 

@@ -10,19 +10,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from d2lpar.errors import D2lparError
+from d2lpar.errors import DiedError
 
 LOOPBACK = "127.0.0.1"
 SERVE = "from d2lpar.workers.launch import serve; serve()"
 SERVING = (sys.executable, "-c", SERVE)
 PAUSE = 0.1  # seconds between two looks at the processes
 SECONDS_TO_STOP = 25  # for the workers to end their step and write a checkpoint
-
-
-class LaunchError(D2lparError, RuntimeError):
-    """A process of a training on several workers failed."""
-
-    exit_code = 3
 
 
 def launch(
@@ -32,7 +26,7 @@ def launch(
 
     Each finds its role in DMLC_ROLE. They communicate through the loopback interface.
     When one fails, the others are ended: they would wait for it for ever. Raises
-    :class:`LaunchError`.
+    :class:`DiedError`.
     """
     # Without another cluster's variables, which could open other interfaces.
     own = {k: v for k, v in os.environ.items() if not k.startswith(("DMLC_", "PS_"))}
@@ -59,7 +53,7 @@ def launch(
             codes = {name: process.poll() for name, process in running.items()}
             for name, code in codes.items():
                 if code:
-                    raise LaunchError(f"{name} ended with status {code}")
+                    raise DiedError(f"{name} ended with status {code}")
             if all(codes[name] == 0 for name in names if name.startswith("worker")):
                 return
             time.sleep(PAUSE)

@@ -36,7 +36,6 @@ from d2lpar.records.kinds import (
 )
 from d2lpar.records.result import Table
 from d2lpar.runs import report
-from d2lpar.workers import figure as workers_figure
 
 COMMITTED = Path(__file__).parents[2] / "figures"
 APART = (4.0, 4.1, 4.1, 4.2), (2.0, 2.05, 2.05, 2.1)
@@ -104,8 +103,7 @@ def test_a_warm_up_is_never_a_measurement(workers, second):
     assert "(-: one epoch, not timed)" in found.note
     assert "(one epoch, not timed)" in " ".join(found.sentences)
     assert "times as" not in str(found)
-    drawn = workers_figure.pictures if workers > 1 else lenet_figure.pictures
-    shown = words(drawn(runs)["sharing" if workers > 1 else "seconds"])
+    shown = words(lenet_figure.pictures(runs)["seconds"])
     assert "not measured: one epoch, not timed" in shown
     assert not any("\u00d7" in text for text in shown)
 

@@ -1,6 +1,5 @@
 """Several workers: parts of a batch, and W workers x D devices equal one device."""
 
-import logging
 import os
 import sys
 import threading
@@ -13,11 +12,11 @@ import pytest
 from support.command import d2lpar
 
 from d2lpar import datasets, lenet, lenet_concise
-from d2lpar.errors import SettingError
+from d2lpar.errors import DiedError, SettingError
 from d2lpar.records import checkpoints, files
 from d2lpar.workers import group
 from d2lpar.workers.group import Workers
-from d2lpar.workers.launch import LaunchError, launch
+from d2lpar.workers.launch import launch
 
 
 @pytest.mark.slow
@@ -87,7 +86,7 @@ def test_when_the_workers_have_ended_so_have_scheduler_and_server(started):
 
 
 def test_when_one_fails_the_others_are_ended(started):
-    with pytest.raises(LaunchError, match="worker [01] ended with status 7"):
+    with pytest.raises(DiedError, match="worker [01] ended with status 7"):
         started("7")
 
 
@@ -138,17 +137,3 @@ def test_workers_with_other_facts_are_refused(second):
     digest = group.hashlib.sha256(b"seed 1").digest()
     second.kvstore.others = np.frombuffer(digest, np.uint16).astype("float32")
     second.check_same("seed 1")
-
-
-def test_a_worker_that_waits_for_others_says_so(monkeypatch, caplog):
-    def create(name):
-        limit = time.monotonic() + 20
-        while not caplog.text and time.monotonic() < limit:
-            time.sleep(0.01)
-        return Store()
-
-    monkeypatch.setattr(group, "SECONDS_IN_SILENCE", 0.05)
-    monkeypatch.setattr(group.mx.kv, "create", create)
-    with caplog.at_level(logging.WARNING, logger="d2lpar"):
-        Workers()
-    assert "waits for the scheduler, the server and the other workers" in caplog.text

@@ -18,6 +18,7 @@ import json
 import tempfile
 import time
 from collections import Counter
+from textwrap import fill
 
 import numpy
 
@@ -128,7 +129,7 @@ turns = [
     for _ in range(12)
 ]
 names = "eight arrays", "one array"
-print(chapter.verdict(*zip(*turns[2:]), names, "ms"))
+print(fill(chapter.verdict(*zip(*turns[2:]), names, "ms"), 88))
 
 # %% [markdown]
 # On a slow network the bytes matter more than the fixed time. The dense layers have
@@ -204,7 +205,8 @@ for size in (1_000, 100_000, 5_000_000):
     ]
     said = chapter.verdict(*zip(*turns[2:]), ("central", "the ring"), "ms")
     gigabytes = 4 * size / 1e6 / numpy.median(turns, axis=0)
-    print(f"{size:,} numbers: {gigabytes[0]:.2f} and {gigabytes[1]:.2f} GB/s; {said}")
+    print(f"{size:,} numbers: {gigabytes[0]:.2f} and {gigabytes[1]:.2f} GB/s")
+    print(fill(said, 88, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
 # With two devices the theory promises the ring no gain, only more turns. A ring pays

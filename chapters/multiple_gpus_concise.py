@@ -23,6 +23,7 @@
 
 # %%
 import time
+from textwrap import fill
 
 import numpy
 from matplotlib.figure import Figure
@@ -172,7 +173,7 @@ axes.legend()
 chapter.show(figure, "gluon-accuracy")
 python, compiled = ([s for _, s in epochs[1:]] for epochs in found.values())
 names = "an epoch as Python", "a compiled one"
-print(chapter.verdict(python, compiled, names, "s"))
+print(fill(chapter.verdict(python, compiled, names, "s"), 88))
 
 # %% [markdown]
 # The curves coincide up to rounding, because both forms compute the same step.

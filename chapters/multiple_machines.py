@@ -22,6 +22,7 @@
 # %%
 import sys
 import tempfile
+from textwrap import fill
 from types import SimpleNamespace
 
 import numpy
@@ -211,7 +212,7 @@ chapter.answer("changes nothing without clipping", *silent)
 for which in ("right", "A", "B", "C", "D", "E"):
     checks = verify(SimpleNamespace(init=init, batch=batch, step=make_step(which)))
     wrong = [check for check in checks[:-1] if check.verdict == "wrong"]
-    print(which, "->", wrong[0].line if wrong else checks[-1].line)
+    print(fill(f"{which} -> {wrong[0].line if wrong else checks[-1].line}", 88))
 chapter.score()
 
 # %% [markdown]

@@ -18,6 +18,7 @@
 import time
 from collections import Counter
 from statistics import median
+from textwrap import fill
 
 from d2lpar import (
     allreduce,
@@ -108,7 +109,8 @@ for name, path in {
             ("cannot pay", "faster"),
             ("certain to pay", "slower"),
         )
-    print(f"{name}:", *(f"{n} {s}, {w};" for (s, w), n in sorted(outcomes.items())))
+    counts = (f"{n} {said}, {was}" for (said, was), n in sorted(outcomes.items()))
+    print(fill(f"{name}: {'; '.join(counts)}", 88))
 chapter.answer("contradicted decisions", contradicted)
 
 # %% [markdown]

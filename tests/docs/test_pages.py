@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
 import re
 import shlex
@@ -115,8 +115,8 @@ def test_the_flags_of_a_command_exist(line):
             if isinstance(p, click.Option)
             for flag in p.opts
         }
-        flags = [word for word in here[1:] if word.startswith("-") and " " not in word]
-        given = {word.partition("=")[0] for word in flags}
+        given = [word for word in here[1:] if word.startswith("-") and " " not in word]
+        given = {word.partition("=")[0] for word in given}
         assert given <= (flags() if here[0] == "verify" else known)
         if here[0] == "run":
             assert here[1] in EXPERIMENTS
@@ -159,12 +159,12 @@ def as_users_run_it(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
 
 
-def test_the_readmes_snippet_finds_the_line_on_both_devices():
-    if importlib.util.find_spec("d2l") is None:
-        pytest.skip("d2l is not installed: extra book")
-    numbers = re.findall(r"-?\d+\.\d+", python(blocks("README.md", "python")[0]))
-    weights = [float(number) for number in numbers]
-    assert weights[:2] == weights[2:] == pytest.approx([2, -3.4], abs=0.01)
+def test_the_readmes_program_learns_and_is_the_notebooks():
+    (code,) = blocks("README.md", "python")
+    accuracies = [float(line.split()[1]) for line in python(code).splitlines()]
+    assert len(accuracies) == 3 and 0.5 < accuracies[0] < accuracies[2]
+    notebook = json.loads(text_of("notebooks/lesson.ipynb"))
+    assert "".join(notebook["cells"][1]["source"]) == code.rstrip()
 
 
 @pytest.mark.slow

@@ -11,9 +11,6 @@ if not (ROOT / "tools" / "quoted_numbers.py").is_file():
 
 import quoted_numbers  # noqa: E402
 
-from d2lpar.records import comparison  # noqa: E402
-from d2lpar.records.rule import compare  # noqa: E402
-
 DOCUMENTS = [
     ROOT / "README.md",
     *sorted((ROOT / "figures").glob("*.md")),
@@ -39,26 +36,7 @@ def test_every_number_of_the_first_page_links_its_record():
     number = r"\[(\d[\d.]+(?: s)?)\]"
     quoted = re.findall(number + "(?!:)", text)
     linked = re.findall(f"^{number}: figures/", text, re.MULTILINE)
-    assert sorted(quoted) == sorted(linked) and len(linked) == 6
-
-
-def test_what_the_first_page_says_of_its_table_is_in_its_records():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "the second core shortens an epoch of LeNet" in text
-    of = re.findall(
-        r'^\[.* s\]: (figures/\S+) "seconds per epoch"$', text, re.MULTILINE
-    )
-    ratios = [
-        compare(
-            *(
-                comparison.seconds_per_epoch(*quoted_numbers.of_setting(ROOT / path))
-                for path in pair
-            )
-        ).ratio
-        for pair in zip(of[::2], of[1::2])
-    ]
-    (core,) = ratios
-    assert core > 1
+    assert sorted(quoted) == sorted(linked) and linked
 
 
 def wrong(text):

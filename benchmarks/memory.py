@@ -12,14 +12,15 @@ Writes memory.jsonl to runs/benchmarks, and prints both in MiB.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import arms
 import memory_estimate
 
 from d2lpar import datasets
-from d2lpar.machine.host import process_status
 from d2lpar.memory import estimate
 from d2lpar.text import plain_table, plural
 
@@ -43,7 +44,8 @@ def taken(chosen: str, batch_size: int, data: str, images: int) -> Iterator[dict
     start = time.perf_counter()
     for _ in training:
         seconds = time.perf_counter() - start
-        peak = process_status("VmHWM")
+        status = Path("/proc/self/status").read_text()
+        peak = 1024 * int(re.search(r"VmHWM:\s*(\d+)", status)[1])
         if on_gpu:
             peak = free - estimate.free_memory(contexts)[0]
         yield {"batch_size": batch_size, "peak_bytes": peak, "seconds": seconds}

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
 __all__ = ["Summary", "Timing", "TimingError", "measure", "measure_host",
-           "measure_torch", "ratio", "summarize"]  # fmt: skip
+           "measure_torch", "summarize"]  # fmt: skip
 
 
 class TimingError(D2lparError, ValueError):
-    """A result is wrong, or two timings are not of the same work."""
+    """A timed result is wrong."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Timing:
     """Hold the synchronised `seconds` of each repetition, and the result.
 
     `naive_seconds` are read before waiting; `threads` is the number of threads of each
-    CPU context; `value` is one array, right to `rtol`.
+    CPU context; `value` is one array, checked.
     """
 
     name: str
@@ -44,7 +44,6 @@ class Timing:
     warmup_seconds: tuple[float, ...]
     devices: tuple[str, ...]
     threads: int | None
-    rtol: float
     value: numpy.ndarray = field(repr=False, compare=False)
 
     @property
@@ -55,8 +54,7 @@ class Timing:
     def __str__(self) -> str:
         clocks = self.seconds, self.naive_seconds
         ms, naive = (summarize([1e3 * x for x in clock]) for clock in clocks)
-        where = ", ".join(self.devices)
-        return f"{self.name} on {where}: {ms} ms, naive clock {naive} ms"
+        return f"{self.name} on {', '.join(self.devices)}: {ms} ms, naive {naive} ms"
 
 
 def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
@@ -112,18 +110,6 @@ def measure_torch(fn: Callable, device: mx.Context, **options) -> Timing:
     )
 
 
-def ratio(a: Timing, b: Timing) -> float:
-    """Return `a`'s median over `b`'s; raise TimingError if their results differ."""
-    rtol = max(a.rtol, b.rtol)
-    difference = _difference(a.value, b.value)
-    if not difference <= rtol:
-        raise TimingError(
-            f"{a.name} and {b.name} cannot be compared: their results differ by "
-            f"{difference:.2g}, relative, more than {rtol:g}"
-        )
-    return a.median / b.median
-
-
 def _repeat(
     call: Callable[[], list],
     *,
@@ -167,7 +153,6 @@ def _repeat(
         warmup_seconds=tuple(seconds[:warmup]),
         devices=devices,
         threads=threads,
-        rtol=rtol,
         value=value,
     )
 

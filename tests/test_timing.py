@@ -1,4 +1,4 @@
-"""Medians, quartiles and ratios by hand, and clocks that wait for the devices."""
+"""Medians and quartiles by hand, and clocks that wait for the devices."""
 
 import itertools
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from d2lpar import timing
 from d2lpar.errors import D2lparError
-from d2lpar.timing import TimingError, measure, measure_host, ratio
+from d2lpar.timing import TimingError, measure, measure_host
 
 
 @pytest.fixture
@@ -90,18 +90,6 @@ def test_the_tolerance_is_of_the_largest_element():
 def test_a_result_that_is_no_array_is_named(result):
     with pytest.raises(TypeError, match=f"nothing: the function returns {result}, wh"):
         measure(lambda device: result, on(2), name="nothing")
-
-
-def test_a_ratio_is_of_the_same_work(clock):
-    def of(value, *steps):
-        clock(*steps)
-        once = {"warmup": 0, "repeats": 1, "name": f"{value}", "rtol": 1e-3}
-        return measure_host(lambda: np.array([value]), 1, **once)
-
-    slow, fast = of(2.0, 0, 3, 3), of(2.001, 0, 1, 2)
-    assert ratio(slow, fast) == 2.0 and ratio(fast, slow) == 0.5
-    with pytest.raises(TimingError, match="2.1 and 2.0 cannot be compared"):
-        ratio(of(2.1, 0, 1, 2), slow)
 
 
 def test_torch_is_timed_until_its_gpu_has_finished(clock, monkeypatch):

@@ -58,8 +58,6 @@ def check_installed() -> str:
                 f"MXNET_LIBRARY_PATH={library} is not the absolute path of a file: "
                 "name your libmxnet.so, or unset the variable to use a wheel"
             )
-        _python_files()
-        return FROM_SOURCE
     builds = list(installed_builds())
     if not builds:
         raise MXNetMissingError(
@@ -75,24 +73,19 @@ def check_installed() -> str:
     return builds[0]
 
 
-def _python_files() -> Path:
-    """Return the folder of MXNet's Python files; MXNET_LIBRARY_PATH is not enough."""
-    spec = importlib.util.find_spec("mxnet")
-    if spec is None or spec.origin is None:
-        raise MXNetMissingError(
-            f"MXNET_LIBRARY_PATH={own_library()}: MXNet's Python files are not here; "
-            "add the folder `python` of MXNet's sources to PYTHONPATH"
-        )
-    return Path(spec.origin).parent
-
-
 def installed_builds() -> dict[str, str]:
     """Return the versions of the installed MXNets, as {"mxnet": "1.9.1"}.
 
     With MXNET_LIBRARY_PATH only {"built from source": "1.9.1"}.
     """
-    if own_library():
-        libinfo = (_python_files() / "libinfo.py").read_text("utf-8")
+    if library := own_library():
+        spec = importlib.util.find_spec("mxnet")
+        if spec is None or spec.origin is None:
+            raise MXNetMissingError(
+                f"MXNET_LIBRARY_PATH={library}: MXNet's Python files are not here; "
+                "add the folder `python` of MXNet's sources to PYTHONPATH"
+            )
+        libinfo = Path(spec.origin).with_name("libinfo.py").read_text("utf-8")
         return {FROM_SOURCE: re.findall('^__version__ = "(.+)"', libinfo, re.M)[0]}
     builds: dict[str, str] = {}
     for dist in importlib.metadata.distributions():

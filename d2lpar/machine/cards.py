@@ -1,9 +1,10 @@
-"""Facts about this machine's devices, one card for each GPU and one for the host."""
+"""Facts about this machine's devices, a card for each GPU."""
 
 from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -47,32 +48,6 @@ class GpuCard:
         return each and each * self.multiprocessors
 
 
-@dataclass(frozen=True)
-class CpuCard:
-    """Describe the host: memory in bytes, cores within affinity and limits."""
-
-    model: str
-    physical_cores: int | None
-    logical_cores: int
-    usable_cores: int
-    threads_per_context: int
-    memory_total: int
-    memory_free: int
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Hold the cards of all devices here."""
-
-    cpu: CpuCard
-    gpus: tuple[GpuCard, ...]
-
-
-def machine() -> Machine:
-    """Return the cards of everything here. A missing GPU or driver is no error."""
-    return Machine(cpu_card(), tuple(gpu_cards()))
-
-
 def gpu_cards() -> list[GpuCard]:
     """Return a card for each GPU that CUDA sees, in the order of ``mx.gpu(i)``."""
     devices = cuda_devices()
@@ -96,56 +71,36 @@ def gpu_cards() -> list[GpuCard]:
     return cards
 
 
-def cpu_card() -> CpuCard:
-    """Return the card of this host's CPU contexts."""
-    memory, cores = host.host_memory(), host.usable_cores()
-    return CpuCard(
-        model=host.cpu_model(),
-        physical_cores=psutil.cpu_count(logical=False),
-        logical_cores=os.cpu_count() or cores,
-        usable_cores=cores,
-        threads_per_context=host.omp_threads() or 1,  # d2lpar._mxnet sets 1
-        memory_total=memory.total,
-        memory_free=memory.free,
-    )
-
-
-def as_text(here: Machine) -> str:
-    """Return the cards for a person to read: a title and a line per fact."""
+def as_text(gpus: Sequence[GpuCard]) -> str:
+    """Return the cards of GPUs and of this host to read: a title, a line per fact."""
     lines = []
-    for gpu in here.gpus:
-        capability = ".".join(map(str, gpu.capability))
+    for gpu in gpus:
+        capability, cores = ".".join(map(str, gpu.capability)), f"{gpu.multiprocessors}"
+        driver, cuda = gpu.driver or "unknown", gpu.cuda or "unknown"
         if wheel_for(gpu.capability) is None:
             capability += ", for which no wheel of MXNet has code"
-        driver, cuda = gpu.driver or "unknown", gpu.cuda or "unknown"
+        if each := CORES_PER_MULTIPROCESSOR.get(gpu.capability):
+            cores += f" x {each} = {gpu.cores_by_table:,} CUDA cores"
         lines += [
             f"gpu({gpu.number}) {gpu.name}",
             f"  capability       {capability}",
-            f"  memory           {_memory_text(gpu)}",
-            f"  multiprocessors  {_cores_text(gpu)}",
+            f"  memory           {_of_memory(gpu.memory_total, gpu.memory_free)}",
+            f"  multiprocessors  {cores}",
             f"  driver           {driver}, CUDA {cuda}",
         ]
-    cpu, last = here.cpu, here.cpu.usable_cores - 1
-    contexts = f"cpu(0) to cpu({last})" if last else "cpu(0)"
-    cores = f"{cpu.physical_cores or 'unknown'} physical, {cpu.logical_cores} logical"
+    usable = host.usable_cores()
+    physical = psutil.cpu_count(logical=False) or "unknown"
+    contexts = f"cpu(0) to cpu({usable - 1})" if usable > 1 else "cpu(0)"
     lines += [
-        f"{contexts}, contexts on {cpu.model}",
-        f"  cores    {cores}; usable {cpu.usable_cores}",
-        f"  threads  {cpu.threads_per_context} per context",
-        f"  memory   {_memory_text(cpu)}",
+        f"{contexts}, contexts on {host.cpu_model()}",
+        f"  cores    {physical} physical, {os.cpu_count()} logical; usable {usable}",
+        f"  threads  {host.omp_threads() or 1} per context",  # d2lpar._mxnet sets 1
+        f"  memory   {_of_memory(*host.host_memory())}",
     ]
-    return "\n".join(lines if here.gpus else [*lines, textwrap.fill(why_no_gpu(), 80)])
+    return "\n".join(lines if gpus else [*lines, textwrap.fill(why_no_gpu(), 80)])
 
 
-def _cores_text(gpu: GpuCard) -> str:
-    """Return the multiprocessors and the CUDA cores, by the notes' table, in words."""
-    if not gpu.cores_by_table:
-        return f"{gpu.multiprocessors}"
-    each = CORES_PER_MULTIPROCESSOR[gpu.capability]
-    return f"{gpu.multiprocessors} x {each} = {gpu.cores_by_table:,} CUDA cores"
-
-
-def _memory_text(card: GpuCard | CpuCard) -> str:
-    if card.memory_total is None or card.memory_free is None:
+def _of_memory(total: int | None, free: int | None) -> str:
+    if total is None or free is None:
         return "unknown"
-    return f"{byte_size(card.memory_total)}, {byte_size(card.memory_free)} free"
+    return f"{byte_size(total)}, {byte_size(free)} free"

@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import resource
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -129,11 +128,12 @@ def host_memory() -> HostMemory:
     memory, groups = psutil.virtual_memory(), container_memory()
     total = [memory.total, *(limit for limit, _ in groups)]
     free = [memory.available, *(limit - used for limit, used in groups)]
-    kinds = {"VmSize": resource.RLIMIT_AS, "VmData": resource.RLIMIT_DATA}
-    for name, kind in kinds.items():
+    own = psutil.Process().memory_info()  # macOS has no `data`
+    used = {resource.RLIMIT_AS: own.vms, resource.RLIMIT_DATA: getattr(own, "data", 0)}
+    for kind, size in used.items():
         most, _ = resource.getrlimit(kind)
         if most != resource.RLIM_INFINITY:
-            free.append(most - process_status(name))
+            free.append(most - size)
     return HostMemory(min(total), max(0, min(free)))
 
 
@@ -151,17 +151,3 @@ def container_memory(
                 cached = (folder / "memory.stat").read_text().partition("inactive_file")
                 limits.append((limit, used - int(cached[2].split()[0])))
     return limits
-
-
-def process_status(name: str) -> int:
-    """Return the bytes of VmRSS, VmHWM, VmData or VmSize; not on Linux, the nearest."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as f:
-            line = next(line for line in f if line.startswith(f"{name}:"))
-        return 1024 * int(line.split()[1])
-    except FileNotFoundError:
-        if name == "VmHWM":
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            return peak if sys.platform == "darwin" else 1024 * peak
-        memory = psutil.Process().memory_info()
-        return memory.vms if name == "VmSize" else memory.rss

@@ -48,8 +48,6 @@ class Need:
     num_devices: int
     batch: int
     items: list[Item]
-    largest: str  # the name, dtype and shape of the largest array
-    largest_size: int
 
     def bytes_at(self, *places: str) -> int:
         """Return the bytes of the items in these places."""
@@ -114,8 +112,7 @@ def lenet_need(
     if kind == "gpu":
         items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))
         items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))
-    words = f"Conv2D 1, float32 {(samples, *LARGEST)}"
-    return Need(kind, num_devices, batch, items, words, FLOAT * samples * largest)
+    return Need(kind, num_devices, batch, items)
 
 
 def largest_batch(devices: Sequence, free: Sequence[int], **sizes: int) -> int:

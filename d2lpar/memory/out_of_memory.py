@@ -59,7 +59,6 @@ def advice(
         remedy = "not even a batch of 1 fits: free some of it"
     return (
         f"{where}: a batch of {need.batch} needs about "
-        f"{byte_size(need.by_memory[k])} ({need.largest}, takes "
-        f"{byte_size(need.largest_size)}), {byte_size(free[k])} are free on "
+        f"{byte_size(need.by_memory[k])}, {byte_size(free[k])} are free on "
         f"{devices[k]}: {remedy}"
     )

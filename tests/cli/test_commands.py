@@ -16,7 +16,7 @@ from d2lpar import chapter, devices, experiments
 from d2lpar.cli import doctor, main
 from d2lpar.errors import SettingError
 from d2lpar.experiments import EXPERIMENTS, LESSONS, get
-from d2lpar.machine import cards, host
+from d2lpar.machine import host
 from d2lpar.records import files
 from d2lpar.records.kinds import Run
 from d2lpar.runs import child, measure
@@ -246,8 +246,8 @@ def test_no_command_cuts_a_word(columns, here, monkeypatch, tmp_path):
         files.write(path, run.header, run.lines)
         runs.append(files.read(path))
     monkeypatch.setattr(measure.sweep, "sweep", lambda *args: runs)
-    here_now = cards.machine()  # whose free memory would change between two calls
-    monkeypatch.setattr(cards, "machine", lambda: here_now)
+    memory = host.host_memory()  # which would change between two calls
+    monkeypatch.setattr(host, "host_memory", lambda: memory)
     monkeypatch.setattr(doctor, "check_training", lambda: doctor.Check("ok", "a", "b"))
     check = Check("gradients", "right", 12 * "they are summed, not averaged; ")
     monkeypatch.setattr("d2lpar.verify.__main__.verify", lambda *args, **how: [check])

@@ -12,10 +12,9 @@ Writes memory.jsonl to runs/benchmarks, and prints both in MiB.
 
 from __future__ import annotations
 
-import re
+import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import arms
 import memory_estimate
@@ -44,8 +43,7 @@ def taken(chosen: str, batch_size: int, data: str, images: int) -> Iterator[dict
     start = time.perf_counter()
     for _ in training:
         seconds = time.perf_counter() - start
-        status = Path("/proc/self/status").read_text()
-        peak = 1024 * int(re.search(r"VmHWM:\s*(\d+)", status)[1])
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # on Linux
         if on_gpu:
             peak = free - estimate.free_memory(contexts)[0]
         yield {"batch_size": batch_size, "peak_bytes": peak, "seconds": seconds}

@@ -134,7 +134,8 @@ def train_batch(
     X_shards, y_shards = split_batch(X, y, devices[: max(1, len(X))])
     step_checks.check_replicas(device_params, devices)
     step_checks.check_dtypes(X_shards[0], y_shards[0], device_params[0][0])
-    zero_gradients(device_params)
+    for params in device_params:  # an unused parameter would keep its last gradient
+        zero([p.grad for p in params])
     with autograd.record():  # each shard's loss, on its own device
         y_hats = [net(X_k, params) for X_k, params in zip(X_shards, device_params)]
         losses = [loss(y_hat, y_k) for y_hat, y_k in zip(y_hats, y_shards)]
@@ -144,7 +145,7 @@ def train_batch(
     # Sum over the devices; then every replica takes the same step.
     results = [reduce(device_params)]
     results += [update(params, lr, len(X)) for params in device_params]
-    step_checks.check_results(results, device_params, update is not sgd)
+    step_checks.check_results(results, device_params, update)
     return losses
 
 
@@ -172,12 +173,6 @@ def on_device(array: numpy.ndarray | np.ndarray, device: mx.Context) -> np.ndarr
     if isinstance(array, np.ndarray):
         return array.as_in_ctx(device)
     return np.array(array, dtype=array.dtype, ctx=device)
-
-
-def zero_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
-    """Set all gradients to 0: an unused parameter would keep its last."""
-    for params in device_params:
-        zero([p.grad for p in params])
 
 
 def zero(arrays: Sequence[np.ndarray]) -> None:

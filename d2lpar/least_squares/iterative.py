@@ -41,7 +41,8 @@ def cgls(
     x = numpy.zeros(shards.n) if x0 is None else shards.vector("x0", x0)
     xs = shards.copies(x)  # on each device
     rs = [b - matmul(A, xs[A.context]) for A, b in shards]
-    norm_of_A = float(numpy.linalg.norm([A.norm().asscalar() for A, _ in shards]))
+    norms = [A.norm() for A, _ in shards]  # on all devices, before any is waited for
+    norm_of_A = float(numpy.linalg.norm([norm.asscalar() for norm in norms]))
     norm_of_r, s = shards.products(rs)  # s is A^T r, from here to the end
     shards.check_finite(norm_of_A, norm_of_r, s)
     p, gamma, tol, iteration = s, s @ s, max(float(tol), ROUNDING * shards.eps), 0
@@ -60,7 +61,8 @@ def cgls(
         length = float(numpy.linalg.norm(p))
         ps = shards.copies(p / length)  # of length 1: squares soon overflow float32
         qs = [matmul(A, ps[A.context]) for A, _ in shards]
-        norm_of_q = float(numpy.linalg.norm([q.norm().asscalar() for q in qs]))
+        norms = [q.norm() for q in qs]
+        norm_of_q = float(numpy.linalg.norm([norm.asscalar() for norm in norms]))
         step = gamma / (length * norm_of_q**2)
         x = x + step / length * p
         rs = [r - step * q for r, q in zip(rs, qs)]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -70,18 +68,12 @@ def first_line(error: BaseException | str) -> str:
     return message or ("" if isinstance(error, str) else type(error).__name__)
 
 
-def is_from_mxnet(error: BaseException) -> bool:
-    """Return whether MXNet's C++ library raised the error, without importing MXNet."""
-    mxnet = sys.modules.get("mxnet")
-    return mxnet is not None and isinstance(error, mxnet.MXNetError)
-
-
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless ignored.
+
+    For the main thread: ValueError in another one.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -71,7 +71,7 @@ class Experiment:
         if self.start:
             takes |= {"checkpoint_every", "resume"}
         if dry_run:
-            takes |= self.presets.get("dry-run", {}).keys()
+            takes |= self.presets["dry-run"].keys()
         return takes | self.presets[preset].keys()
 
     def refuse_unused(self, given: Mapping[str, object]) -> None:

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from d2lpar.errors import D2lparError, DiedError, RunError, first_line, is_from_mxnet
+from d2lpar.errors import D2lparError, DiedError, RunError, first_line
 
 try:
     from loky.backend.process import LokyProcess
@@ -206,7 +206,7 @@ def _message_of(error: BaseException) -> tuple[str, str]:
     line = first_line(error)[:300]
     if isinstance(error, MemoryError):
         return "error", f"out of memory: {line}"
-    if is_from_mxnet(error):
+    if type(error).__name__ == "MXNetError":
         return "error", f"MXNet: {line}"
     if isinstance(error, OSError) and error.filename is not None:
         return "error", f"{error.filename}: {error.strerror}"

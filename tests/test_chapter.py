@@ -38,7 +38,6 @@ def folder(tmp_path, monkeypatch):
         ("Two", "two", True, "you said Two: right"),
         ("one", "two", False, "you said one: wrong"),
         (numpy.float32(2.5), 2.5, True, "you said 2.5: right"),
-        ("5", 6, False, "without quotation marks"),
     ],
 )
 def test_a_guess_is_judged_and_kept(folder, capsys, guess, value, good, words):

@@ -12,7 +12,6 @@ from d2lpar.errors import RecordError
 from d2lpar.records.comparison import (
     accuracy_by_epoch,
     is_gan,
-    of_timed_epochs,
     quality_by_epoch,
     seconds_per_epoch,
 )
@@ -41,7 +40,8 @@ def compare(a: Run, b: Run) -> str:
         )
     rates = [[e.samples_per_sec for e in timed_epochs(run)] for run in runs]
     of_a, of_b = (
-        of_timed_epochs([run], lambda e: 1e3 / e.samples_per_sec) for run in runs
+        seconds_per_epoch(run, per=lambda e: e.seconds * e.samples_per_sec / 1e3)
+        for run in runs
     )
     name, by_epoch = "test_acc", accuracy_by_epoch
     if is_gan(a):

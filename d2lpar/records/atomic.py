@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from d2lpar.errors import SettingError
-
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
@@ -47,12 +45,7 @@ def check_writable(folder: str | Path) -> None:
 
 
 def output_folder(out: str | Path | None = None) -> Path:
-    """Return where all outputs go: `out`, or else D2LPAR_OUT, or else ``runs``.
-
-    Raises :class:`SettingError` for an empty `out`, as of a variable that is not set.
-    """
-    if out == "":
-        raise SettingError("--out '': write a folder; it is empty")
+    """Return where all outputs go: `out`, or else D2LPAR_OUT, or else ``runs``."""
     return Path(out or os.environ.get("D2LPAR_OUT") or "runs").expanduser()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
@@ -33,21 +33,16 @@ def sitting_of(run: Run) -> Hashable:
     return (*files.sweep_of(run), *header.turns) if in_force else None
 
 
-def seconds_per_epoch(*runs: Run) -> Summary:
-    """Training seconds per epoch of all runs, without warm-ups: n is 0 for none."""
+def seconds_per_epoch(*runs: Run, per: Callable = lambda epoch: 1) -> Summary:
+    """Training seconds, by default per epoch, without warm-ups: n is 0 for none.
+
+    Each repeat was measured by a process of its own, in turn with those of the other
+    runs of its sweep.
+    """
     for run in runs:
         check(run)
-    return of_timed_epochs(runs, lambda epoch: epoch.seconds)
-
-
-def of_timed_epochs(runs: Sequence[Run], value: Callable) -> Summary:
-    """Summarize a value of the epochs that are no warm-ups: n is 0 for none.
-
-    Each repeat of each run was measured by a process of its own, in turn with those of
-    the other runs of its sweep.
-    """
     return of_repeats(
-        (run, epoch.repeat, value(epoch)) for run in runs for epoch in timed_epochs(run)
+        (run, e.repeat, e.seconds / per(e)) for run in runs for e in timed_epochs(run)
     )
 
 

@@ -41,8 +41,7 @@ def lines_of(job: Job) -> Iterator[Header | Line | str]:
         n = header.settings.get("n_train", batch)
         if batch > n:
             log.warning("a batch of %d: the data has %d, which it takes", batch, n)
-        train = measurement(work, work.experiment.measure, chosen, data)
-        yield from record(work, header, train)
+        yield from record(work, header, measurement(work, chosen, data))
 
 
 def lines_by_workers(
@@ -67,8 +66,7 @@ def lines_by_workers(
         servers=int(os.environ["DMLC_NUM_SERVER"]),
         lenet_channels=None,  # workers train with the book's, see lenet.workers
     )
-    function = work.experiment.measure_with_workers
-    train = measurement(work, function, chosen, data, workers=workers)
+    train = measurement(work, chosen, data, workers=workers)
     for line in record(work, header, train, keeps=workers.number == 0):
         if workers.number == 0:
             yield line
@@ -76,11 +74,12 @@ def lines_by_workers(
 
 
 def measurement(
-    job: Job, function: str, chosen: list, data: Any, **more: Any
+    job: Job, chosen: list, data: Any, **more: Any
 ) -> Callable[..., Iterator[Line]]:
-    """Bind a job's arguments to a function of its experiment, such as `measure`."""
+    """Bind a job's arguments to its experiment's `measure`, or that with workers."""
+    name = "measure_with_workers" if job.is_worker else "measure"
     return partial(
-        experiments.load(function),
+        experiments.load(getattr(job.experiment, name)),
         len(job.devices),
         devices=chosen,
         seed=job.seed,

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar import experiments
-from d2lpar.errors import D2lparError, SettingError
+from d2lpar.errors import SettingError
 from d2lpar.machine.builds import check_installed
 from d2lpar.machine.host import check_environment
-from d2lpar.records import atomic, files, labels
-from d2lpar.records.kinds import Header, Run
+from d2lpar.records import atomic, labels
+from d2lpar.records.kinds import Run
 from d2lpar.runs import progress, report, sweep
 from d2lpar.runs.job import Job
 from d2lpar.runs.plan import as_text, plan
@@ -135,16 +135,9 @@ def sweep_with(folder: Path, measured: list[Run]) -> list[Run]:
     Earlier ones whose settings differ, as those of another version, are left out.
     """
     runs, known = list(measured), {run.path for run in measured}
-    for path in files.finished_in(folder):
-        try:
-            run = files.read(path)
-            is_run = isinstance(run.header, Header) and bool(run.lines)
-            different = experiments.differing_settings([measured[0], run])
-        except (D2lparError, OSError) as error:
-            log.warning("left out: %s", error)
-            continue
-        if different:
-            log.warning("%s: left out, differs in %s", path, ", ".join(different))
-        elif path not in known and is_run:
+    for run in report.records_in(folder):
+        if different := experiments.differing_settings([measured[0], run]):
+            log.warning("left out %s (differs in %s)", run.path, ", ".join(different))
+        elif run.path not in known:
             runs.append(run)
     return runs

@@ -51,7 +51,9 @@ def plan(
     else:
         counts = [len(chosen)] if is_worker else default_counts(len(chosen))
     first, *others = all_seeds = parse_seeds(seeds)
-    base = settings_of(experiment, preset, dry_run)
+    base = {**experiment.presets[preset]}
+    if dry_run:
+        base |= experiment.presets["dry-run"]
     settings = {**base, **{k: _like(v, base[k]) for k, v in overrides.items()}}
     to_load = {"seed": first, **settings.pop("data", {})}
     if experiment.locate:
@@ -111,12 +113,6 @@ def plan(
         )
         for count in counts
     ]
-
-
-def settings_of(experiment: Experiment, preset: str, dry_run: bool = False) -> dict:
-    """Return the settings of a preset, with those of a dry run on top."""
-    more = experiment.presets.get("dry-run", {}) if dry_run else {}
-    return {**experiment.presets[preset], **more}
 
 
 def _like(value: Any, preset: Any) -> Any:

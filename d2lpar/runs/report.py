@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from PIL import Image
-
 from d2lpar import experiments
 from d2lpar.errors import D2lparError, first_line
 from d2lpar.records import atomic, files, labels
@@ -107,21 +105,14 @@ def sweeps(out: Path, known: Sweep | None = None) -> list[Sweep]:
     """Return all sweeps ``<out>/<chapter>/<recipe>/`` but dry runs, the newest first.
 
     They are in the order of their chapters. One that is `known`, since it was just
-    measured, is not read again. Those that cannot be shown are logged: a stranger's
-    file must not end a run.
+    measured, is not read again. Those that cannot be shown are logged.
     """
     shown = []
     for folder in sorted(path for path in out.glob("*/*") if path.is_dir()):
         if known and folder == known.folder:
             shown.append(known)
             continue
-        runs = []
-        for path in files.finished_in(folder):
-            with _left_out(path):
-                run = files.read(path)
-                if isinstance(run.header, Header) and run.lines:
-                    experiments.measured_by([run])
-                    runs.append(run)
+        runs = records_in(folder)
         if runs and runs[0].header.preset != "dry-run":
             with _left_out(folder):
                 shown.append(Sweep(folder, runs, experiments.result(runs)))
@@ -129,16 +120,25 @@ def sweeps(out: Path, known: Sweep | None = None) -> list[Sweep]:
     return sorted(shown, key=lambda sweep: sweep.experiment.number)
 
 
+def records_in(folder: Path) -> list[Run]:
+    """Read the finished records of a sweep's folder; log those that cannot be drawn."""
+    runs = []
+    for path in files.finished_in(folder):
+        with _left_out(path):
+            run = files.read(path)
+            if isinstance(run.header, Header) and run.lines:
+                experiments.measured_by([run])
+                runs.append(run)
+    return runs
+
+
 @contextmanager
 def _left_out(path: Path) -> Iterator[None]:
-    """Log any error of a stranger's file, and go on."""
+    """Log the error of a record, and go on."""
     try:
         yield
-    except Exception as error:
-        why = first_line(error)
-        if not isinstance(error, (D2lparError, OSError)):
-            why = f"{type(error).__name__}: {why}"
-        log.warning("index.html leaves out %s (%s)", path, why)
+    except (D2lparError, OSError) as error:
+        log.warning("left out %s (%s)", path, first_line(error))
 
 
 def _section(sweep: Sweep, out: Path) -> str:
@@ -157,10 +157,14 @@ def _section(sweep: Sweep, out: Path) -> str:
         for path in written
         if path.suffix in names and path not in shown
     )
+    images_in_html = [
+        _image(_link(path, out), " ".join(found.answers.get(path.stem, [path.stem])))
+        for path in shown
+    ]
     return (
         f"<h2>{escape(chapter.title)}</h2>\n<p>{escape(answer)}</p>\n"
-        f'<div class="pictures">{"".join(_image(path, out) for path in shown)}</div>\n'
-        f"{_table(found.table)}<p>{escape(found.note)}.</p>\n{_interrupted(folder)}"
+        f'<div class="pictures">{"".join(images_in_html)}</div>\n'
+        f"{_table(found.table)}<p>{escape(found.note)}.</p>\n"
         f"<details><summary>Records and details</summary>"
         f"<p>{escape(labels.stamp(sweep.headers))} "
         f"Chapter {chapter.number} explains it. {links}. "
@@ -187,25 +191,9 @@ def _table(table: Table) -> str:
     )
 
 
-def _interrupted(folder: Path) -> str:
-    """Return a line about records that are not complete, which no table counts."""
-    names = sorted(path.name for path in folder.glob("[!.]*.partial.jsonl"))
-    words = f"Interrupted, or still being measured: {', '.join(names)}."
-    return f"<p>{escape(words)}</p>\n" if names else ""
-
-
-def _image(path: Path, out: Path) -> str:
-    """Return an image that links to its full size; its title becomes the alt text.
-
-    Where it cannot be read, it is the link alone.
-    """
-    link = _link(path, out)
-    try:
-        with Image.open(path) as picture:
-            title = str(picture.info.get("Title", "Film of faces through the training"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return f'<p><a href="{link}">{escape(path.name)}</a> cannot be read</p>\n'
-    return f'<a href="{link}"><img src="{link}" alt="{escape(title)}"></a>\n'
+def _image(link: str, alt: str) -> str:
+    """Return an image that links to its full size."""
+    return f'<a href="{link}"><img src="{link}" alt="{escape(alt)}"></a>\n'
 
 
 def _link(path: Path, out: Path) -> str:

@@ -107,11 +107,10 @@ class Resumable:
 def _check_agrees(checkpoint: Checkpoint, header: Header, state: Any) -> None:
     """Raise :class:`CheckpointError` where a run contradicts its checkpoint."""
     before, path = checkpoint.header, checkpoint.path
+    different = differing([before, header], MAY_DIFFER)
     if checkpoint.workload != state.workload:
-        raise CheckpointError(
-            f"{path}: of workload {checkpoint.workload}, not of {state.workload}"
-        )
-    if different := differing([before, header], MAY_DIFFER):
+        different = ["workload"]
+    if different:
         raise CheckpointError(
             f"{path}: was trained with another {', another '.join(different)}; give "
             f"the flags of: {before.command}"

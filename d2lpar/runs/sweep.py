@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from d2lpar import process
-from d2lpar.errors import DiedError, RecordError, RunError
+from d2lpar.errors import DiedError, RunError
 from d2lpar.records import files
 from d2lpar.records.atomic import naming
 from d2lpar.records.kinds import Header, Line, Run
@@ -29,7 +29,7 @@ SECONDS_TO_STOP = 20
 class GrowingRecord:
     """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
 
-    A longer record of the same run is renamed, not overwritten.
+    An interrupted or longer record of the same run is renamed, not overwritten.
     """
 
     def __init__(self, folder: Path, header: Header) -> None:
@@ -38,14 +38,10 @@ class GrowingRecord:
         self.path = folder / f"{run}.partial.jsonl"
         self.final = folder / f"{run}.jsonl"
         self.file = locked(self.path)
-        self.file.seek(0)
-        interrupted = self.file.read()
-        self.replaced = ""
-        self.former: Path | None = None  # an interrupted record, until this is longer
-        if interrupted.count("\n") > 1:
-            self.former = named_by_date(self.path)
-            self.former.write_text(interrupted, encoding="utf-8")
+        if count_lines(self.path) > 1:  # of an interrupted run
+            named_by_date(self.path).write_bytes(self.path.read_bytes())
         self.file.truncate(0)
+        self.replaced = ""
         self.append(header)
 
     def append(self, line: Header | Line) -> None:
@@ -56,8 +52,6 @@ class GrowingRecord:
 
     def finish(self) -> Run:
         """Rename the complete record to its final name, and return it."""
-        if self.former and count_lines(self.former) <= len(self.lines):
-            self.former.unlink()
         if self.final.exists():
             self.replaced = f"{self.final.name} of {date_of(self.final)}"
             if count_lines(self.final) > len(self.lines):
@@ -97,12 +91,9 @@ def count_lines(path: Path) -> int:
 
 
 def date_of(path: Path) -> str:
-    """Return when a record was begun, as its header says, or else its file's time."""
-    try:
-        return files.read(path).header.date[:19]
-    except (RecordError, OSError):
-        changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
-        return changed.isoformat(timespec="seconds")[:19]
+    """Return the UTC time of a record's last line."""
+    changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+    return changed.isoformat(timespec="seconds")[:19]
 
 
 def named_by_date(path: Path) -> Path:

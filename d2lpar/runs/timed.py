@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from statistics import median
 
 from d2lpar.errors import RecordError
@@ -45,7 +44,7 @@ def as_csv(runs: Sequence[Run]) -> str:
     rows = []
     for run, work, devices, seconds in found:
         fewest, others = base[files.sweep_of(run), work]
-        failed, told = _failed(run), None
+        failed, told = _failed(run, runs), None
         verdict = failed
         if not failed and devices != fewest:
             told = compare(others, seconds)
@@ -81,17 +80,13 @@ def as_csv(runs: Sequence[Run]) -> str:
     return file.getvalue().rstrip("\n")
 
 
-def _failed(run: Run) -> str:
-    """Return "not converged" for a solve that ends above those beside it, or ""."""
+def _failed(run: Run, runs: Sequence[Run]) -> str:
+    """Return "not converged" for a solve that ends above others of its sweep, or ""."""
     if not run.lines_of(PointRecord):
         return ""
     from d2lpar.least_squares.result import FAILED, reached
 
-    solves = [run]
-    for path in files.finished_in(run.path.parent) if run.path else []:
-        with suppress(RecordError, OSError):  # a stranger's file
-            solves.append(files.read(path))
-    same = [solve for solve in solves if files.sweep_of(solve) == files.sweep_of(run)]
+    same = [solve for solve in runs if files.sweep_of(solve) == files.sweep_of(run)]
     return "" if reached(same)[run.header.variant] else FAILED
 
 

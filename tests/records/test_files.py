@@ -1,14 +1,13 @@
 """Record files: what goes in comes out, and what is damaged is refused in one line."""
 
 import datetime
-import os
 import re
 from pathlib import Path
 
 import pytest
 from support.factories import epoch, header, training
 
-from d2lpar.errors import RecordError, SettingError
+from d2lpar.errors import RecordError
 from d2lpar.records import atomic, files, kinds
 from d2lpar.records.kinds import Run
 
@@ -139,9 +138,3 @@ def test_an_error_while_reading_names_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(files.Path, "read_bytes", fail)
     with pytest.raises(OSError, match="Input/output error: '.*a.jsonl'"):
         files.read(tmp_path / "a.jsonl")
-
-
-def test_an_empty_folder_for_outputs_is_refused():
-    with pytest.raises(SettingError, match="--out '': write a folder"):
-        atomic.output_folder("")
-    assert str(atomic.output_folder()) == os.environ.get("D2LPAR_OUT", "runs")

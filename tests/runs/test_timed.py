@@ -88,15 +88,14 @@ def test_every_committed_record_has_rows():
 
 
 def test_solves_that_do_not_converge_are_compared_with_nothing():
-    """The records beside them show it, also those that are not in the table."""
+    """The records beside them show it."""
     folder = COMMITTED / "least_squares"
-    of = {
-        method: parsed(
-            [files.read(path) for path in sorted(folder.glob(f"*{method}*"))]
-        )
-        for method in ("averaging-as-published-cpu", "normal-cpu")
-    }
-    verdicts = {method: [row["verdict"] for row in rows] for method, rows in of.items()}
+    verdicts = {"averaging-as-published-cpu": [], "normal-cpu": []}
+    paths = sorted(folder.glob("*.jsonl"))
+    for path, row in zip(paths, parsed([files.read(path) for path in paths])):
+        for method, found in verdicts.items():
+            if method in path.name:
+                found.append(row["verdict"])
     assert verdicts == {
         "averaging-as-published-cpu": ["not converged", "not converged"],
         "normal-cpu": ["", "faster"],

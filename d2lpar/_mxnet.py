@@ -26,12 +26,11 @@ def _prepare() -> None:
     check_environment()
     build = check_installed()
     set_defaults(ENGINE_DEFAULTS)
-    missing = missing_libraries(build)
-    if missing:
-        remedies = ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
+    if missing := missing_libraries(build):
         raise MXNetMissingError(
-            f"{build} cannot be loaded without {remedies}; or use the CPU build: "
-            f"pip uninstall {build} && {install_command('cpu')}"
+            f"{build} cannot be loaded without {', '.join(missing)}: "
+            f"{install_command('cu112')} (libcuda.so.1: install the driver); or use "
+            f"the CPU build: pip uninstall {build} && {install_command('cpu')}"
         )
 
 

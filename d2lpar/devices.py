@@ -40,11 +40,7 @@ class Device(NamedTuple):
 
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
-    """Return kind and numbers of a device string; None for the numbers means all.
-
-    >>> kind_and_numbers("cpu:2"), kind_and_numbers("gpu:3,0"), kind_and_numbers("gpu")
-    (('cpu', [0, 1]), ('gpu', [3, 0]), ('gpu', None))
-    """
+    """Return kind and numbers of a device string; None for the numbers means all."""
     form = r"(cpu|gpu)(?::([0-9]{1,4}(?:,[0-9]{1,4})*)(,?))?"
     match = re.fullmatch(form, text.strip().lower())
     kind, numbers, comma = match.groups() if match else ("", "", "")

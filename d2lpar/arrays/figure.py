@@ -29,9 +29,7 @@ def pictures(
         note = labels.subtitle(note, runs)
         size = (7.6, page.height(len(shown)))
         drawn["clocks"] = picture = page.new(title, note, runs, size)
-        clocks(
-            picture.axes[0], shown, lambda row: f"{TITLES[row.operation]}, {who(row)}"
-        )
+        clocks(picture.axes[0], shown, in_words)
     ours = [row for row in table if row.num_devices]
     if rows_of("copy", ours) and rows_of("product", ours):
         note = (
@@ -44,9 +42,9 @@ def pictures(
     return drawn
 
 
-def who(row: Row) -> str:
-    """Return the library of a row, and where it ran."""
-    return ", ".join(filter(None, (row.library, row.where)))
+def in_words(row: Row) -> str:
+    """Return the operation of a row, its library, and where it ran."""
+    return ", ".join(filter(None, (TITLES[row.operation], row.library, row.where)))
 
 
 def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None:
@@ -73,7 +71,9 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     fewest = min(row.num_devices for row in table if row.num_devices)
     ours = [row for row in table if row.num_devices == fewest]
     roof = max(row.gflop_per_sec for row in rows_of("product", ours))
-    bandwidth, left = copy_rate(ours), 0.06
+    copies = [row.gb_per_sec for row in rows_of("copy", ours)]  # read and written
+    within = [2 * row.gb_per_sec for row in rows_of("device to device", ours)]
+    bandwidth, left = max(copies + within), 0.06
     last = 4 * rows_of("product", ours)[0].intensity
     _roof(axes, (left, last), bandwidth, roof, page.LIMIT)
     words = f"copy {number(bandwidth)} GB/s\nproduct {number(roof)} GFLOP/s"
@@ -112,9 +112,3 @@ def _roof(axes: Axes, ends: tuple, bandwidth: float, roof: float, style: dict) -
     left, right = ends
     xs = [x for x in (left, roof / bandwidth) if x <= roof / bandwidth]
     axes.plot([*xs, right], [*(x * bandwidth for x in xs), roof], **style)
-
-
-def copy_rate(ours: Sequence[Row]) -> float:
-    """Return GB/s, read and written, of the fastest copy within one device."""
-    within = [2 * row.gb_per_sec for row in rows_of("device to device", ours)]
-    return max([row.gb_per_sec for row in rows_of("copy", ours)] + within)

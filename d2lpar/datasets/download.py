@@ -6,7 +6,6 @@ which pooch downloads them.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -99,15 +98,9 @@ class PublishedFiles:
                 )
             except (OSError, ValueError) as error:  # ValueError: another SHA-256
                 why = getattr(error, "strerror", None) or type(error).__name__
-                full = getattr(error, "errno", None) in (errno.EROFS, errno.ENOSPC)
-                if full or isinstance(error, PermissionError):
-                    raise DataError(
-                        f"{self.title}: not on disk, and {cache} cannot be written "
-                        f"({why}); name another cache by XDG_CACHE_HOME, or the data's "
-                        "folder by D2LPAR_DATA"
-                    ) from None
                 problems.append(f"{urlsplit(url).hostname}: {why}")
         raise DataError(
             f"{self.title}: not on disk, nor downloaded to {cache} "
-            f"({', '.join(problems)}); name its folder by D2LPAR_DATA"
+            f"({', '.join(problems)}); name a cache by XDG_CACHE_HOME, or its "
+            "folder by D2LPAR_DATA"
         )

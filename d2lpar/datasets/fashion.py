@@ -22,8 +22,6 @@ import numpy
 from d2lpar.datasets.download import PublishedFiles
 from d2lpar.errors import DataError, SettingError
 
-# The types of numbers in IDX files, by the third byte.
-IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 SAMPLE = Path(__file__).parent / "data" / "fashion_sample.npz"
 
 # Each file, and its SHA-256; its MD5 is the one that the publisher's README states.
@@ -161,8 +159,7 @@ def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Im
     """
     with numpy.load(SAMPLE) as arrays:
         whole = ImageData(**arrays, name="fashion-mnist-sample")
-    check_head(whole.name, "n_train", n_train, len(whole.y_train))
-    check_head(whole.name, "n_test", n_test, len(whole.y_test))
+    whole.head(n_train, n_test)  # raises for more than there are
     rng = numpy.random.default_rng(seed)
     train = numpy.sort(rng.permutation(len(whole.y_train))[:n_train])
     test = numpy.sort(rng.permutation(len(whole.y_test))[:n_test])
@@ -170,7 +167,7 @@ def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Im
 
 
 def read_idx(path: str | Path) -> numpy.ndarray:
-    """Return the array of an IDX file, gzipped or not, as MNIST's and Fashion-MNIST's.
+    """Return the uint8 array of an IDX file, gzipped or not, as Fashion-MNIST's.
 
     Raises :class:`DataError` for a file that is none, or whose length is another.
     """
@@ -178,15 +175,13 @@ def read_idx(path: str | Path) -> numpy.ndarray:
         content = Path(path).read_bytes()
         if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
-        zero, kind, axes = struct.unpack(">HBB", content[:4])
-        if zero or kind not in IDX_TYPES:
+        kind, axes = struct.unpack(">3sB", content[:4])
+        if kind != b"\0\0\x08":  # uint8
             raise ValueError(f"it begins with {content[:4].hex(' ')}")
-        dtype = numpy.dtype(IDX_TYPES[kind])
         shape = numpy.frombuffer(content, ">u4", axes, offset=4)  # before the numbers
-        array = numpy.frombuffer(content, dtype, offset=4 + 4 * axes).reshape(shape)
+        return numpy.frombuffer(content, "u1", offset=4 + 4 * axes).reshape(shape)
     except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
         raise DataError(f"{path}: not a whole IDX file ({error})") from None
-    return array.astype(dtype.newbyteorder("="), copy=False)
 
 
 def sha256_of(arrays: Iterable[numpy.ndarray]) -> str:

@@ -64,14 +64,9 @@ def features(faces: numpy.ndarray, device: mx.Context) -> numpy.ndarray:
 
 
 class RealFaces:
-    """Hold the :func:`features` (n, d) of real faces, to judge others by.
-
-    Raises ValueError for faces in their place.
-    """
+    """Hold the :func:`features` (n, d) of real faces, to judge others by."""
 
     def __init__(self, real: numpy.ndarray) -> None:
-        if real.ndim != 2:
-            raise ValueError(f"real {real.shape}: write features(faces, device)")
         self.features = real
         gaps = _distances(real, real)
         self._radii = numpy.partition(gaps, NEIGHBOURS, axis=1)[:, NEIGHBOURS]

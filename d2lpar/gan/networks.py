@@ -245,15 +245,12 @@ def forward(
     BatchNorm takes its mean and variance over a device's own shard, or, `synchronised`,
     over all devices, through which gradients then flow back.
     """
-    norms = [block for block in net if isinstance(block, gluon.nn.BatchNorm)]
-    if not synchronised or not norms:
+    is_norm = [isinstance(block, gluon.nn.BatchNorm) for block in net]
+    if not synchronised or not any(is_norm):
         return [net(shard) for shard in shards]
     xs = list(shards)
-    for block in net:
-        if block in norms:
-            xs = sync_batch_norm(xs, block)
-        else:
-            xs = [block(x) for x in xs]
+    for block, norm in zip(net, is_norm):
+        xs = sync_batch_norm(xs, block) if norm else [block(x) for x in xs]
     return xs
 
 
@@ -268,8 +265,6 @@ def faces_of(net_G: gluon.Block, z: numpy.ndarray, device: mx.Context) -> numpy.
 
 def sync_batch_norm(xs: Shards, norm: gluon.nn.BatchNorm) -> list[np.ndarray]:
     """Normalise (n_k, c, h, w) over all devices; Gluon's takes no mx.np arrays."""
-    if not autograd.is_training():
-        return [norm(x) for x in xs]
     n = sum(len(x) for x in xs)
     means = _over_devices([_sum_of_means(x) for x in xs], n)
     centred = [_scale(x, np.ones_like(mean), -mean) for x, mean in zip(xs, means)]

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from d2lpar.records import comparison
+from d2lpar.records import comparison, trainings
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run
 from d2lpar.records.result import Result, Table, listed, sentence
-from d2lpar.records.trainings import (
-    SECONDS,
-    compared,
-    in_short,
-    seconds_note,
-    seconds_rows,
-)
 from d2lpar.text import number
 
 MEASURES = {"frechet": "Fréchet", "coverage": "coverage"}
@@ -26,7 +19,7 @@ def result(runs: Sequence[Run]) -> Result:
     if not runs:
         return Result()
     rows = []
-    for run, seconds in zip(runs, seconds_rows(runs)):
+    for run, seconds in zip(runs, trainings.seconds_rows(runs)):
         steps = max(frame.num_steps for frame in run.lines_of(FrameRecord))
         ends = [comparison.final_quality(run, measure) for measure in MEASURES]
         rows.append([*seconds, f"{steps:,}", *map(number, ends)])
@@ -34,21 +27,23 @@ def result(runs: Sequence[Run]) -> Result:
     kind = "drawn" if runs[-1].header.synthetic else "real"
     for name, values in known.items():
         cells = [number(values[measure]) for measure in MEASURES]
-        rows.append([name.replace("real", kind), *["-"] * (len(SECONDS) + 1), *cells])
-    columns = ["", *SECONDS, "steps", *MEASURES.values()]
+        empty = ["-"] * (len(trainings.SECONDS) + 1)
+        rows.append([name.replace("real", kind), *empty, *cells])
+    columns = ["", *trainings.SECONDS, "steps", *MEASURES.values()]
     answers = {
         "film": [],  # the faces themselves
         "strip": [],
-        "seconds": list(map(sentence, compared(runs))),
+        "seconds": list(map(sentence, trainings.compared(runs))),
         "quality": list(map(sentence, _qualities(runs, known, kind))),
     }
     note = (
-        f"{seconds_note(runs)}; Fréchet: distance of the features of generated and "
-        f"{kind} faces, 0 if alike; coverage: share of {kind} faces with a generated "
-        "one among their nearest neighbours"
+        f"{trainings.seconds_note(runs)}; Fréchet: distance of the features of "
+        f"generated and {kind} faces, 0 if alike; coverage: share of {kind} faces with "
+        "a generated one among their nearest neighbours"
     )
-    short = f"after {rows[0][len(SECONDS) + 1]} steps {_distance(runs, known, kind)}"
-    short = "; ".join(filter(None, (short, in_short(runs))))
+    steps = rows[0][len(trainings.SECONDS) + 1]
+    short = f"after {steps} steps {_distance(runs, known, kind)}"
+    short = "; ".join(filter(None, (short, trainings.in_short(runs))))
     return Result(Table(columns, rows), note, answers, short=short)
 
 

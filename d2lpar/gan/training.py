@@ -8,19 +8,9 @@ from typing import Any
 
 import numpy
 
-from d2lpar import datasets
+from d2lpar import datasets, epochs
 from d2lpar._mxnet import mx, np
 from d2lpar.datasets import punks
-from d2lpar.epochs import (
-    Epoch,
-    check_finite,
-    check_pixels,
-    check_settings,
-    check_state,
-    check_whole,
-    choose,
-    shuffled,
-)
 from d2lpar.errors import SettingError
 from d2lpar.gan import measures
 from d2lpar.gan.networks import build, faces_of, new_networks, set_params
@@ -54,27 +44,27 @@ def train(
     :func:`start`; `beta1` is Adam's. Frames are drawn before the first epoch, after 1,
     2, 4, ... epochs, after every `frames_every` epochs, and after the last epoch.
     """
-    check_settings(global_batch_size, lr, num_epochs)
+    epochs.check_settings(global_batch_size, lr, num_epochs)
     if not (isinstance(beta1, numbers.Real) and 0 <= beta1 < 1):
         raise SettingError(f"beta1 {beta1!r}: write a number from 0 to below 1")
-    check_whole("frames-every", frames_every)
-    devices = choose(devices, num_devices)
+    epochs.check_whole("frames-every", frames_every)
+    devices = epochs.choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
     if not isinstance(data, punks.FaceData):
         raise TypeError(
             f'data is a {type(data).__name__}: write datasets.FaceData(X, "my faces")'
         )
-    check_pixels("faces", data.X, (3, 24, 24))
+    epochs.check_pixels("faces", data.X, (3, 24, 24))
     if state is None:
         state = start(seed, width, d_norm)
-    check_state(state, TrainingState.workload, seed)
+    epochs.check_state(state, TrainingState.workload, seed)
     nets, last = Nets(state, devices, lr, beta1), state.epoch + num_epochs
     faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
     maker = FrameMaker(state, data, devices[0])
     if state.epoch == 0:
         yield maker.frame(state)
     while state.epoch < last:
-        epoch, steps = Epoch(BATCHES_IN_FLIGHT), []
+        epoch, steps = epochs.Epoch(BATCHES_IN_FLIGHT), []
         key = [state.seed, state.epoch + 1]
         for X, z in batches(faces, global_batch_size, nets.G.z_shape, key):
             shards = split_batch(X, z, devices[: len(X)])
@@ -85,7 +75,8 @@ def train(
             sum(array.asnumpy() for of_step in every for array in of_step)
             for every in zip(*steps)
         )
-        check_finite(f"the loss of epoch {state.epoch + 1}", [d_loss + g_loss], lr)
+        loss = f"the loss of epoch {state.epoch + 1}"
+        epochs.check_finite(loss, [d_loss + g_loss], lr)
         nets.update(state)
         state.epoch = number = state.epoch + 1
         early = number < frames_every and not number & (number - 1)  # 1, 2, 4, ...
@@ -108,7 +99,7 @@ def batches(
     """Yield an epoch of faces float32 (n, 3, 24, 24) in [0, 1] and noise, by `key`."""
     n, device = len(faces), faces.ctx
     # Copied for the whole epoch: a copy from the host waits for all the work of cpu(0).
-    order = shuffled(n, numpy.random.default_rng([*key, 1]), device)
+    order = epochs.shuffled(n, numpy.random.default_rng([*key, 1]), device)
     rng = numpy.random.default_rng([*key, 2])
     z = np.array(rng.standard_normal((n, *z_shape), numpy.float32), ctx=device)
     for first in range(0, n, batch_size):
@@ -170,7 +161,7 @@ def sample(
     state: TrainingState, n: int, seed: int, device: mx.Context
 ) -> numpy.ndarray:
     """Draw new faces, uint8 (n, 3, 24, 24), of noise drawn from `seed`."""
-    check_whole("n", n)
+    epochs.check_whole("n", n)
     _, net = new_networks(state.width, state.d_norm)
     z = numpy.random.default_rng(seed).standard_normal((n, *net.z_shape), numpy.float32)
     return faces_of(build(net, state.params_G, [device]), z, device)

@@ -154,27 +154,20 @@ class ElementwiseKernel:
             self._kernel.compiled(ctx).launch(checked, ctx, grid_dims, block_dims, 0)
 
 
-_SGD = {
-    dtype: ElementwiseKernel(
-        f"{ctype} *p, const {ctype} *grad, {ctype} step",
-        "p[i] -= step * grad[i]",
-        "sgd",
-    )
-    for dtype, ctype in (("float32", "float"), ("float64", "double"))
-}
+_SGD = ElementwiseKernel(
+    "float *p, const float *grad, float step", "p[i] -= step * grad[i]", "sgd"
+)
 
 
 def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Update `params` as :func:`d2lpar.parallel.sgd`, in one pass over memory.
 
-    They have gradients, and are float32, equal to ``sgd`` to the bit, or float64, where
-    it can differ in the last digit. Raises :class:`KernelError` for other dtypes.
+    They have gradients. The results are those of ``sgd`` to the bit. Raises
+    :class:`KernelError` unless all are float32.
     """
     check_rate(lr)
     for p in {id(p): p for p in params}.values():  # tied weights are listed twice
-        # The kernel for float32 refuses any other dtype.
-        update = _SGD.get(numpy.dtype(p.dtype).name, _SGD["float32"])
-        update(p, p.grad, lr / batch_size)
+        _SGD(p, p.grad, lr / batch_size)
 
 
 def _checked(

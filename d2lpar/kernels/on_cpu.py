@@ -196,9 +196,8 @@ def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
             env={**os.environ, "LC_ALL": "C"},  # the user sees the first error
         )
     if done.returncode != 0:
-        ending = f"{shlex.join(command)} ended with status {done.returncode}"
-        lines = done.stderr.strip().splitlines() or [ending]
-        shown = next((line for line in lines if "error" in line), lines[0])
+        lines = done.stderr.splitlines()
+        shown = next((line for line in lines if "error" in line), done.stderr[:200])
         raise KernelError(f"kernel {name} does not compile: {shown}")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy
 
@@ -27,6 +25,17 @@ from d2lpar._mxnet import (
 
 # MXNet refuses "entropy" without SciPy's stats, of which it uses nothing.
 mx.contrib.quantization.stats = "not used"
+_c_array = mx.contrib.quantization.c_array
+
+
+def _of_numbers(ctype: type, values: list):
+    """Give MXNet the ranges as numbers: NumPy 2.4 turns no array into a C float."""
+    if ctype is ctypes.c_float:
+        values = [numpy.asarray(value).item() for value in values]
+    return _c_array(ctype, values)
+
+
+mx.contrib.quantization.c_array = _of_numbers
 
 
 def lower(
@@ -86,7 +95,7 @@ def _quantized(
     _move(block, place)
     full = range(0, len(X_calibration) - batch_size + 1, batch_size)
     # `place`: where MXNet makes the arrays with which it tries the network.
-    with place, _ranges_as_numbers():
+    with place:
         quantized = quantize_net(
             block,
             [X_calibration[start : start + batch_size] for start in full],
@@ -103,24 +112,6 @@ def _quantized(
 def _move(block: gluon.Block, device: mx.Context) -> None:
     for parameter in block.collect_params().values():
         parameter.reset_ctx(device)
-
-
-@contextmanager
-def _ranges_as_numbers() -> Iterator[None]:
-    """Give MXNet the ranges as numbers: NumPy 2.4 turns no array into a C float."""
-    quantization = mx.contrib.quantization
-    c_array = quantization.c_array
-
-    def of_numbers(ctype: type, values: list):
-        if ctype is ctypes.c_float:
-            values = [numpy.asarray(value).item() for value in values]
-        return c_array(ctype, values)
-
-    quantization.c_array = of_numbers
-    try:
-        yield
-    finally:
-        quantization.c_array = c_array
 
 
 def weight_bytes(net: gluon.Block) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median
-from textwrap import fill
 
 import msgspec
 
@@ -121,10 +120,3 @@ def refusals(rows: Iterable[PrecisionRecord]) -> list[str]:
     """Return why precisions could not be measured, a line for each."""
     refused = [row for row in rows if not row.supported]
     return [f"{r.weights} {r.precision} not supported: {r.why_not}" for r in refused]
-
-
-def table(lines: Iterable[PrecisionRecord]) -> str:
-    """Return a row per precision as text; below, why some were refused."""
-    lines = list(lines)
-    text = Table(COLUMNS, cells_of(lines), names=2).in_lines()
-    return "\n".join([text, *(fill(why, 80) for why in refusals(merged(lines)))])

@@ -21,20 +21,12 @@ from d2lpar.machine.gpus import ask_nvml, peer_access
 FROM_SOURCE = "built from source"
 
 # What libmxnet.so of the cu112 wheel links, each after the libraries that it needs
-# itself, with the wheel that brings it. The driver brings libcuda.
-GPU_LIBRARIES = {
-    "libcudart.so.11.0": "nvidia-cuda-runtime-cu11",
-    "libnvrtc.so.11.2": "nvidia-cuda-nvrtc-cu11",
-    "libnvToolsExt.so.1": "nvidia-nvtx-cu11",
-    "libcublasLt.so.11": "nvidia-cublas-cu11",
-    "libcublas.so.11": "nvidia-cublas-cu11",
-    "libcufft.so.10": "nvidia-cufft-cu11",
-    "libcurand.so.10": "nvidia-curand-cu11",
-    "libcusolver.so.11": "nvidia-cusolver-cu11",
-    "libcudnn.so.8": '"nvidia-cudnn-cu11<9"',
-    "libnccl.so.2": "nvidia-nccl-cu11",
-    "libcuda.so.1": None,
-}
+# itself. The extra `cu112` brings all but the driver's libcuda.
+GPU_LIBRARIES = (
+    "libcudart.so.11.0", "libnvrtc.so.11.2", "libnvToolsExt.so.1", "libcublasLt.so.11",
+    "libcublas.so.11", "libcufft.so.10", "libcurand.so.10", "libcusolver.so.11",
+    "libcudnn.so.8", "libnccl.so.2", "libcuda.so.1",
+)  # fmt: skip
 
 # The capabilities of GPUs that a wheel has code for, by cuobjdump and MXNet 2's name;
 # code for X.y runs on X.z, z >= y. Neither has PTX that a newer driver could compile.
@@ -102,19 +94,19 @@ def mxnet_version() -> str:
     return "not installed"
 
 
-def missing_libraries(build: str) -> dict[str, str]:
-    """Load what a GPU wheel links; return what cannot be loaded, with remedies."""
+def missing_libraries(build: str) -> list[str]:
+    """Load what a GPU wheel links; return the names of what cannot be loaded."""
     if build in ("mxnet", FROM_SOURCE):
-        return {}
+        return []
     nvidia = importlib.util.find_spec("nvidia")
     roots = [Path(p) for p in nvidia.submodule_search_locations or []] if nvidia else []
-    missing = {}
-    for soname, wheel in GPU_LIBRARIES.items():
+    missing = []
+    for soname in GPU_LIBRARIES:
         in_wheels = [str(f) for root in roots for f in root.glob(f"*/lib/{soname}")]
         try:
             ctypes.CDLL((in_wheels or [soname])[0], mode=ctypes.RTLD_GLOBAL)
         except OSError:
-            missing[soname] = f"pip install {wheel}" if wheel else "install the driver"
+            missing.append(soname)
     return missing
 
 

@@ -105,19 +105,6 @@ def test_a_download_is_verified_and_kept(tiny, nowhere, tmp_path, served):
     assert asked.count("/good/a.gz") == 3 and asked.count("/good/b.gz") == 1
 
 
-@pytest.mark.parametrize(
-    "error", [PermissionError("no access"), OSError(28, "No space left on device")]
-)
-def test_a_cache_that_cannot_be_written_is_named_and_no_host(tiny, monkeypatch, error):
-    def fails(*args):
-        raise error
-
-    monkeypatch.setattr("pooch.retrieve", fails)
-    with pytest.raises(DataError, match="/tiny cannot be written .* XDG_CACHE_HOME"):
-        tiny.paths("tiny")
-    assert tiny.locate("auto") == "small"
-
-
 def test_an_unknown_name_is_refused(tiny):
     with pytest.raises(SettingError, match="'other': write one of auto, tiny, small"):
         tiny.locate("other")

@@ -90,29 +90,23 @@ def test_to_float_is_to_tensor_to_the_bit():
 # IDX files
 
 
-def idx(array, code):
-    """The file of MNIST's page: 0, 0, type, axes, their lengths; all big-endian."""
+def idx(array):
+    """The file of MNIST's page: 0, 0, 8 (uint8), axes, their lengths, big-endian."""
     lengths = b"".join(struct.pack(">i", n) for n in array.shape)
-    big = array.astype(array.dtype.newbyteorder(">"))
-    return bytes([0, 0, code, array.ndim]) + lengths + big.tobytes()
+    return bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-@pytest.mark.parametrize(
-    ("dtype", "code"),
-    [("uint8", 8), ("int8", 9), ("int16", 11), ("int32", 12), ("float32", 13),
-     ("float64", 14)],
-)  # fmt: skip
-def test_an_idx_file_has_six_types(dtype, code, pack, tmp_path):
-    numbers = (np.arange(24) * 5 - 7 * (dtype != "uint8")).reshape(2, 3, 4)
+def test_an_idx_file_is_an_array(pack, tmp_path):
+    numbers = (5 * np.arange(24, dtype="uint8")).reshape(2, 3, 4)
     path = tmp_path / "numbers-idx"
-    path.write_bytes(pack(idx(numbers.astype(dtype), code)))
+    path.write_bytes(pack(idx(numbers)))
     found = datasets.read_idx(path)
-    assert found.dtype == dtype
+    assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, numbers)
 
 
-GOOD = idx(np.arange(30, dtype="uint8").reshape(5, 6), 8)
+GOOD = idx(np.arange(30, dtype="uint8").reshape(5, 6))
 
 
 @pytest.mark.parametrize(
@@ -122,8 +116,7 @@ GOOD = idx(np.arange(30, dtype="uint8").reshape(5, 6), 8)
         gzip.compress(GOOD)[:-9], b"\x1f\x8b" + GOOD, b"<!DOCTYPE html><p>moved</p>",
         gzip.compress(b"404: Not Found"), b"PK\x03\x04" + GOOD,
         GOOD.replace(b"\x08", b"\x0a", 1), GOOD.replace(b"\x00", b"\x01", 1),
-        idx(np.arange(30, dtype="int16"), 12),
-    ], ids=range(14),
+    ], ids=range(13),
 )  # fmt: skip
 def test_what_is_no_whole_idx_file_is_one_error_that_names_it(content, tmp_path):
     path = tmp_path / "labels.gz"

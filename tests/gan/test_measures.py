@@ -37,11 +37,11 @@ def test_coverage_counts_neighbours(sets):
         covered += numpy.linalg.norm(generated - x, axis=1).min() < radius
     quality = measures.RealFaces(real).quality(generated)
     assert quality.coverage == pytest.approx(covered / len(real))
-    with pytest.raises(ValueError, match=r"real \(2, 3, 24, 24\): write features"):
-        measures.RealFaces(numpy.zeros((2, 3, 24, 24), "uint8"))
 
 
-def test_references_are_in_the_right_order_on_drawn_faces():
+def test_references_are_in_the_right_order_on_drawn_faces(monkeypatch):
+    """By a quarter of the channels, in an eighth of the time."""
+    monkeypatch.setattr(measures, "CHANNELS", (3, 8, 16, 32))
     faces = punks.load("synthetic", n_train=600).X
     real = measures.RealFaces(measures.features(faces[:300], CPU))
     known = measures.references(real, faces[300:], CPU)

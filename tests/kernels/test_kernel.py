@@ -254,14 +254,6 @@ def test_numbers_that_a_type_cannot_hold(ctype, value, says):
         fill(value, np.zeros(3))
 
 
-@pytest.mark.parametrize("value", [3, 3.0, numpy.float64(3), numpy.int8(3)])
-def test_numbers_of_all_types_are_converted(value):
-    for ctype in ("int", "float"):
-        y = np.zeros(2)
-        ElementwiseKernel(f"{ctype} a, float *y", "y[i] = a", "fill")(value, y)
-        assert y.asnumpy().tolist() == [3, 3]
-
-
 @pytest.mark.parametrize("dims", [(1, 1), (1, 1, 0)])
 def test_dims_that_are_not_three_numbers(dims):
     kernel = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
@@ -271,22 +263,10 @@ def test_dims_that_are_not_three_numbers(dims):
             kernel.launch(x, mx.cpu(), *pair)
 
 
-def test_an_elementwise_kernel_needs_an_array():
-    with pytest.raises(KernelError, match="'float a' has no array"):
-        ElementwiseKernel("float a", "a = 1")
-
-
 @pytest.mark.parametrize(
     ("body", "name"),
     [
-        (
-            "} __device__ float t[3]; __device__ void f() {",
-            "__device__ float t.*: a var",
-        ),
-        (
-            "} __constant__ float t[3]; __device__ void f() {",
-            "__constant__ float t.*: a var",
-        ),
+        ("} __device__ float t[3]; __device__ void f() {", "__device__ float t.*: a"),
         ("__shared__ float s[9];", "does not compile: .*__shared__"),
         ("atomicAdd(y, 1.0f);", "does not compile: .*atomicAdd"),
     ],
@@ -320,21 +300,19 @@ def test_a_compile_error_is_one_line_that_names_the_line_of_the_source():
 # The fused update
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_fused_update_is_numpys_and_sgds(dtype, contexts):
+def test_the_fused_update_is_numpys_and_sgds(contexts):
     (device,), rng = contexts(1), numpy.random.default_rng(0)
     for lr, batch_size, shape in ((0.2, 256, (40, 33)), (3.7, 999, (3, 0, 2))):
-        host, grad = rng.normal(size=(2, *shape)).astype(dtype)
+        host, grad = rng.normal(size=(2, *shape)).astype("float32")
         ends = []
         for update in (sgd, fused_sgd):
-            params = get_params([np.array(host, dtype=dtype)], device)
-            params[0].grad[:] = np.array(grad, dtype=dtype, ctx=device)
+            params = get_params([np.array(host)], device)
+            params[0].grad[:] = np.array(grad, ctx=device)
             update(params, lr, batch_size)
             ends.append(params[0].asnumpy())
-        expected = host - numpy.dtype(dtype).type(lr / batch_size) * grad
+        expected = host - numpy.float32(lr / batch_size) * grad
         numpy.testing.assert_array_equal(ends[1], expected)
-        if dtype == "float32":
-            numpy.testing.assert_array_equal(*ends)
+        numpy.testing.assert_array_equal(*ends)
     (half,) = get_params([np.zeros(3, dtype="float16")], mx.cpu())
     with pytest.raises(KernelError, match="the array is float16, not float32"):
         fused_sgd([half], 0.1, 1)

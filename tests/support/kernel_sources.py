@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from d2lpar.kernels import ElementwiseKernel
-from d2lpar.kernels.kernel import _SGD
 
 ROOT = Path(__file__).parents[2]
 _DEFINITION = re.compile(r"__global__\s+void\s+(\w+)\s*\(([^)]*)\)")
@@ -35,9 +34,6 @@ def kernel_sources() -> list[KernelSource]:
                     where = path.relative_to(ROOT).as_posix()
                     signature = " ".join(signature.split())
                     sources.append(KernelSource(where, text, name, signature))
-    for kernel in _SGD.values():
-        ((name, signature),) = _DEFINITION.findall(kernel.source)
-        sources.append(KernelSource("fused_sgd", kernel.source, name, signature))
     return sources
 
 

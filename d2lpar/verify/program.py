@@ -290,7 +290,7 @@ def name_of(k: int, one: dict, many, flags, rows: Check) -> tuple[str, str, str]
     far = ~(abs(g - ref) <= limit * abs(ref).max())
     factor = g[far] @ ref[far] / ((ref[far] @ ref[far]) or numpy.nan)
     rest = norm((g - factor * ref)[far])
-    if far.sum() > 2 and rest < limit * norm(g) and 4 * rest < norm(g - ref):
+    if rest < limit * norm(g) and 4 * rest < norm(g - ref):
         place = where(one, far)
         if abs(factor / N - 1) < 0.01:
             return "wrong", "N times", f"sums are taken for means{place}"

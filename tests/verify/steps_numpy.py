@@ -60,7 +60,8 @@ def bfloat16(a):
 def several(mistake, params, X, y, shards, pieces, clip_norm, left):
     """The gradient that N devices apply, with the mistake; `pieces` has theirs."""
     N, n, A = len(shards), len(X), len(pieces[0])
-    sums = [gradient(params, *own) for own in shards]
+    cast = bfloat16 if mistake == "right, bfloat16" else numpy.asarray
+    sums = [gradient(params, *own, cast) for own in shards]
     total, valid = add(g for g, _ in sums), sum(k for _, k in sums)
     whole = scale(1 / valid, total)
     means = [scale(1 / max(1, k), g) for g, k in sums]
@@ -117,6 +118,7 @@ def several(mistake, params, X, y, shards, pieces, clip_norm, left):
 
 RNG = numpy.random.default_rng(0)
 HAS_TOKENS = {"own tokens", "factors", "right, tokens"}
+OF_ONE = {"clipped by value", "right, bfloat16"}  # one device does it, too
 FILLED = {"dropped rows", "repeated rows", "padding"}
 
 
@@ -162,7 +164,7 @@ def subject(mistake="", dtype="float64", **more):
                 sums = [gradient(p, *shard) for p, shard in zip(own, shards)]
                 grads = [scale(1 / max(1, n), g) for g, n in sums]
             else:
-                given = mistake if N > 1 or mistake == "clipped by value" else ""
+                given = mistake if N > 1 or mistake in OF_ONE else ""
                 how = (shards, pieces, clip_norm, left)
                 grads = several(given, own[0], X, y, *how)
                 late = grads = late or grads if given == "late gradient" else grads

@@ -86,11 +86,12 @@ def test_every_name_of_the_table_is_planted():
     assert names | elsewhere == {*SENTENCES} - {*about_one} | {"own precision"}
 
 
-@pytest.mark.parametrize("kind", ["", "right, tokens", "right, constant", "float16"])
+@pytest.mark.parametrize(
+    "kind", ["", "right, tokens", "right, constant", "right, bfloat16"]
+)
 def test_a_right_step_raises_no_alarm(kind):
-    dtype = "float32" if kind == "float16" else "float64"
     for seed in range(3):
-        *checks, summary = verify(subject(kind, dtype), 2 + seed % 2, seed=seed)
+        *checks, summary = verify(subject(kind), 2 + seed % 2, seed=seed)
         assert summary.verdict == "right", (seed, checks)
 
 
@@ -156,12 +157,7 @@ def test_a_sum_is_judged_as_a_sum():
 
 
 def test_16_bits_are_judged_within_their_precision():
-    def cast(before, after):
-        moves = [(b - a).astype("float16") for a, b in zip(before, after)]
-        return [a + move.astype("float64") for a, move in zip(before, moves)]
-
-    first, *_, summary = verify(changed(cast))
-    assert summary.verdict == "right"
+    first, *_ = verify(subject("right, bfloat16"))
     assert (first.what, first.verdict) == ("precision", "skipped")
     assert "as in 16 bits" in first.line
 
@@ -203,13 +199,13 @@ def test_random_numbers_and_unused_rows_are_not_judged(kind, said):
 
 
 def test_seeds_that_are_ignored_make_other_batches_and_starts_anyway():
-    own, starts = subject(), set()
+    own, starts, batches = subject(), set(), set()
 
     def step(params, X, y, num_devices, lr):
-        starts.add((params[0].sum(), y[:8].tobytes()))
+        starts.add(params[0].sum())
+        batches.add(round((X[:, 0] * y).sum(), 6) if len(y) == 64 else 0)
         return own.step(params, X, y, num_devices, lr)
 
     same = {"init": lambda _: own.init(0), "batch": lambda n, _: own.batch(n, 0)}
     assert verify(subject(step=step, replicas=None, **same))[-1].verdict == "right"
-    assert len({start for start, _ in starts}) > 1
-    assert len({rows for _, rows in starts}) > 2
+    assert len(starts) > 1 and len(batches) == 4

@@ -77,13 +77,14 @@ class Experiment:
     def refuse_unused(self, given: Mapping[str, object]) -> None:
         """Raise :class:`SettingError` for a setting that does not apply."""
         preset = str(given.get("preset", "quick"))
-        if preset not in self.presets or preset == "dry-run":
-            choices = ", ".join(p for p in self.presets if p != "dry-run")
-            raise SettingError(f"--preset {preset}: {self.name} takes {choices}")
-        data = given.get("data", "auto")
-        if data not in ("auto", *self.datasets):
-            choices = ", ".join(("auto", *self.datasets))
-            raise SettingError(f"--data {data}: {self.name} takes {choices}")
+        presets = [name for name in self.presets if name != "dry-run"]
+        for name, value, choices in (
+            ("preset", preset, presets),
+            ("data", given.get("data", "auto"), ["auto", *self.datasets]),
+        ):
+            if value not in choices:
+                takes = f"{self.name} takes {', '.join(choices)}"
+                raise SettingError(f"--{name} {value}: {takes}")
         for name in given.keys() - self.takes(preset, bool(given.get("dry_run"))):
             flag = f"--{name.replace('_', '-')}"
             value = "" if given[name] is True else f" {given[name]}"

@@ -122,15 +122,9 @@ def repeated(job: Job, lines: Iterator) -> Iterator:
             repeat = job.repeat * job.settings.get("repeats", 1) + line.repeat
             line = replace(line, repeat=repeat)
         yield line
-        if job.turns and ends_a_turn(line):
+        solved = isinstance(line, PointRecord) and (line.x or line.x_begins)
+        if job.turns and (solved or isinstance(line, EPOCHS)):
             yield TURN
-
-
-def ends_a_turn(line: Line) -> bool:
-    """Return whether an epoch or a solve ends with this line."""
-    return isinstance(line, EPOCHS) or bool(
-        isinstance(line, PointRecord) and (line.x or line.x_begins)
-    )
 
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:

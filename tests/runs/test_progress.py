@@ -54,13 +54,6 @@ def test_the_last_line_before_an_error_is_kept(capsys):
     assert "iteration 1" in capsys.readouterr().err
 
 
-def test_quiet_shows_nothing(capsys):
-    with progress.shown(quiet=True) as see:
-        see(header())
-        see(epoch(1))
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize("screen", [Terminal, io.StringIO])
 def test_a_clock_breaks_the_silence(screen, monkeypatch):
     """A screen that stands still for an epoch of minutes looks dead."""

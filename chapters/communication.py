@@ -93,9 +93,9 @@ for form, begin in begins.items():
     backward = [e["ts"] for e in later if e["name"].startswith(("_backward", "Imper"))]
     sums = [e["ts"] for e in later if e["name"] == "KVStoreReduce" and e["ph"] == "B"]
     early[form] = sum(ts < max(backward) for ts in sums)
-    print(f"{form}: {early[form]} of {len(sums)} sums begin early, at", end=" ")
-    print(*(f"{(ts - min(backward)) / 1e3:.1f}" for ts in sorted(sums)), end=" ms of ")
-    print(f"{(max(backward) - min(backward)) / 1e3:.1f}")
+    print(f"{form}: {early[form]} of {len(sums)} sums begin early, at")
+    print("   ", *(f"{(ts - min(backward)) / 1e3:.0f}" for ts in sorted(sums)), end=" ")
+    print(f"of {(max(backward) - min(backward)) / 1e3:.0f} ms")
 chapter.answer("early sums in groups of 15", early["groups of 15"])
 
 # %% [markdown]

@@ -107,7 +107,7 @@ host_data = numpy.array([1, 2, 3, 4, 5], dtype="float32")
 device_data = np.array(host_data, ctx=device)  # a copy to the device
 device_data_x2 = 2 * device_data  # computed on the device
 x = device_data
-print(*(result.asnumpy() for result in (x + x, x**2, 1 / x, x - x)))
+print(*(result.asnumpy() for result in (x + x, x**2, 1 / x, x - x)), sep="\n")
 host_data[0] = 100
 print("on", device_data.ctx, device_data, device_data_x2.asnumpy())  # a copy back
 

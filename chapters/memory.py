@@ -71,7 +71,8 @@ h = keep(np.zeros((1, 1, 28, 28)))
 for i, flat in enumerate(flats):
     h = layer(i, h, np.array(flat))
 per_image, parameters = sum(kept), sum(flat.size for flat in flats)
-print(f"{per_image:,} numbers per image: {kept}; {parameters:,} parameters")
+print(f"{per_image:,} numbers per image: {kept}")
+print(f"{parameters:,} parameters")
 chapter.answer("times as much for the outputs", 256 * per_image / parameters)
 
 # %% [markdown]
@@ -216,7 +217,7 @@ import resource, psutil
 from d2lpar import np, npx
 
 held = lambda: f"{psutil.Process().memory_info().rss / 2**20:.0f} MiB"
-print("before", held(), end=", ")
+print("before:", held())
 limit, arrays = psutil.Process().memory_info().vms + 2**31, []
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
@@ -224,9 +225,9 @@ try:
         arrays.append(np.ones((2**25,)))
         npx.waitall()
 except Exception as error:
-    print(str(error).strip().splitlines()[-1][:80], "at", held(), end=", ")
+    print(str(error).strip().splitlines()[-1][:60], "at", held())
 arrays.clear()
-print("arrays dropped", held())
+print("arrays dropped:", held())
 """
 done = subprocess.run([sys.executable, "-c", FILL], capture_output=True, text=True)
 print(done.stdout, "exit status", done.returncode)

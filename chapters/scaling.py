@@ -97,19 +97,11 @@ for name, path in {
     outcomes = Counter()
     for bound, (one, _), found in zip(bounds.values(), pairs, compare_all(pairs)):
         said = decision(*bound, one.median)
-        was = (
-            "not told"
-            if not found.is_told
-            else "faster"
-            if found.ratio > 1
-            else "slower"
-        )
+        was = ("slower", "faster")[found.ratio > 1] if found.is_told else "not told"
         outcomes[said, was] += 1
-        contradicted += (said, was) in (
-            ("cannot pay", "faster"),
-            ("certain to pay", "slower"),
-        )
-    counts = (f"{n} {said}, {was}" for (said, was), n in sorted(outcomes.items()))
+    contradicted += outcomes["cannot pay", "faster"]
+    contradicted += outcomes["certain to pay", "slower"]
+    counts = (f"{n} {said}, {was}" for (said, was), n in sorted(outcomes.items()) if n)
     print(fill(f"{name}: {'; '.join(counts)}", 88))
 chapter.answer("contradicted decisions", contradicted)
 

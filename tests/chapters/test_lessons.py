@@ -73,7 +73,7 @@ PRINTED = {
         r"40,370 numbers per image",
         rf"data parallelism differs by {ROUNDING}",
         r"times the bytes of an all-reduce: 1\.50",
-        r"before \d+ MiB, .* at \d{4} MiB, arrays dropped \d+ MiB",
+        r"(?s)before: \d+ MiB.* at \d{4} MiB.*arrays dropped: \d+ MiB",
     ],
     "low_precision": [r"0100000001001001 0000111111011011  ->  3\.140625"],
     "kernels": [r"as the post printed: True"],

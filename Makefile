@@ -1,5 +1,5 @@
 # Two commands do everything, from a fresh clone on a fresh machine:
-#   make run    sets up .venv, runs the main job, and lists its pictures
+#   make run    sets up .venv, and says whether your second device is worth it
 #   make test   the same set-up, then the package's own tests
 # More tests: make smoke (half a minute), slow, check-docs, check-parity (PyTorch, d2l),
 # check-teaching, check-peers.
@@ -32,7 +32,6 @@ endif
 CONSTRAIN = $(if $(findstring book,$(EXTRA)),,$$($(VENV)/bin/python -c 'import os, sys; \
 	name = "constraints/%d.%d.txt" % sys.version_info[:2]; \
 	print("-c " + name if os.path.exists(name) else "")'))
-MAIN_JOB = multiple_gpus least_squares gan
 
 SMOKE = tests/test_parallel.py tests/test_equivalence.py
 
@@ -41,14 +40,15 @@ SMOKE = tests/test_parallel.py tests/test_equivalence.py
 PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 
 .PHONY: run test smoke slow lint check-docs check-parity check-teaching check-peers \
-	gallery notebooks book students grader clean main-job
+	gallery notebooks book students grader clean
 
 run: $(VENV)/.run-$(EXTRA)
-	@for chapter in $(MAIN_JOB); do \
-		$(VENV)/bin/d2lpar run $$chapter --preset quick || exit; echo; \
-	done
+	@$(VENV)/bin/d2lpar run multiple_gpus_concise --preset first; echo
+	@$(VENV)/bin/d2lpar run least_squares --preset first; echo
+	@$(VENV)/bin/d2lpar run scaling --preset first --repeats 4; echo
 	@$(VENV)/bin/d2lpar report; echo
 	@echo "Next:"
+	@echo "  $(VENV)/bin/d2lpar run gan                           a GAN draws faces"
 	@echo "  $(VENV)/bin/d2lpar list                              the other chapters"
 	@echo "  $(VENV)/bin/d2lpar run multiple_gpus --preset book   all the data, 10 epochs"
 	@echo "README.md says what else there is."
@@ -136,9 +136,6 @@ grader: $(VENV)/.docs-$(EXTRA)
 $(VENV)/.docs-$(EXTRA): $(VENV)/.run-$(EXTRA)
 	$(PIP_INSTALL) -e ".[$(EXTRA),docs]"
 	@touch $@
-
-main-job:
-	@echo $(MAIN_JOB)
 
 clean:
 	rm -rf "$(VENV)" build *.egg-info

@@ -46,6 +46,7 @@ class Experiment:
     datasets: Sequence[str] = ()  # what --data may name, beside auto
     start: str = ""  # ``f(seed)``: the state before the first epoch, for resuming
     start_takes: Sequence[str] = ()  # the settings that `start` takes, too
+    start_alone: Sequence[str] = ()  # those that only `start` takes, where they are set
     header_facts: str = ""  # ``f(device_type)``: further fields of a record's header
     trains_lenet: bool = False  # so that its memory can be estimated
     result: str = ""  # ``f(runs)``: the table and the answer
@@ -217,12 +218,18 @@ LENET = Experiment(
     "Training on several devices from scratch",
     "trains LeNet: accuracy, seconds per epoch",
     presets={
-        "quick": QUICK,
+        # From the book's start, N(0, 0.01), the first epochs learn nothing.
+        "quick": {**QUICK, "scale": 0.1},
+        "first": {  # of `make run`: seconds
+            **{**QUICK, "num_epochs": 3, "global_batch_size": 32, "lr": 0.1},
+            **{"scale": 0.1, "data": {"n_train": 2_000, "n_test": 1_000}},
+        },
         "book": BOOK,
         "dry-run": {"num_epochs": 1, "data": {"n_train": 128, "n_test": 64}},
     },
     measure="d2lpar.lenet:train",
     start="d2lpar.lenet:start",
+    start_alone=("scale",),
     **FASHION_MNIST,
     trains_lenet=True,
     result="d2lpar.lenet.result:result",
@@ -287,6 +294,16 @@ _ALL = (
                 "all_reduce_sizes": [2**12, 2**16, 2**20, 2**24],
                 "data": FEW_IMAGES,
             },
+            "first": {  # of `make run`, with --repeats 4: seconds a process
+                "variants": ["concise"],
+                "device_counts": [],
+                "batch_sizes": [8, 128, 512],
+                "samples": 2,
+                "seconds": 0.1,
+                "parts_at": [],
+                "all_reduce_sizes": [],
+                "data": FEW_IMAGES,
+            },
             "book": {
                 "device_counts": [],
                 "batch_sizes": [2**k for k in range(1, 14)],
@@ -328,6 +345,11 @@ _ALL = (
                 "num_epochs": 3,
                 "repeats": 4,  # fewer allow no ratio
                 "data": {"rows": 4_000, "columns": 400},
+            },
+            "first": {  # of `make run`: the methods that converge
+                "variants": ["normal", "cgls", "tsqr"],
+                "repeats": 4,
+                "data": {"rows": 2_000, "columns": 200},
             },
             "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
             "dry-run": {

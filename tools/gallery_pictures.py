@@ -45,7 +45,7 @@ from d2lpar.records.kinds import (
 from d2lpar.records.rule import Comparison, compare, of_turns
 from d2lpar.scaling import figure as scaling
 from d2lpar.scaling.model import all_reduces, studies
-from d2lpar.scaling.result import comparisons, pays_from, speedups
+from d2lpar.scaling.result import comparisons, pays_from
 from d2lpar.text import byte_size, number
 
 FIGURES = Path(__file__).parents[1] / "figures"
@@ -152,7 +152,7 @@ def two_devices(cores: Runs, gpus: Runs) -> Picture:
     """From which batch on are two devices faster than one?"""
     found = [*studies(cores), *studies(gpus)]
     gains = [comparisons(study, 2) for study in found]
-    pays = [pays_from(speedups(study, 2)) or math.inf for study in found]
+    pays = [pays_from(comparisons(study, 2)) or math.inf for study in found]
     title = claim(
         "Two cores surely pay from {core} images on, two GPUs from {gpu:,}",
         when=pays[0] < pays[1] < math.inf,

@@ -18,7 +18,7 @@ OUT = click.option(
     "-o", "--out", type=PATH, show_default="runs", help="Folder of runs."
 )
 OVERRIDE = "Replaces the preset's."
-PRESETS = ("quick", "book", "sharp", "as-published")
+PRESETS = ("first", "quick", "book", "sharp", "as-published")
 DATA = ("auto", "fashion-mnist", "cryptopunks", "sample", "synthetic")
 
 GROUPS: dict[str, list[Option]] = {
@@ -45,7 +45,8 @@ GROUPS: dict[str, list[Option]] = {
             ["--preset"],
             type=Choice(PRESETS),
             show_default="quick",
-            help="quick: a minute or two. book: the published recipe, all the data. "
+            help="first: that of make run. quick: a minute or two. book: the published "
+            "recipe, all the data. "
             "For gan, book is 20 minutes on two cores; sharp, minutes on a GPU; "
             "as-published, the notebook's recipe.",
         ),

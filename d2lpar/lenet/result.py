@@ -71,8 +71,10 @@ def result(runs: Sequence[Run]) -> Result:
     what = "median and range of the trainings" * of_several
     last = max(epoch.epoch for run in runs for epoch in run.epochs)
     what = ", ".join(filter(None, (f"after epoch {last}", what)))
-    note = f"{seconds_note(runs)}; test accuracy: {what}; {GUESSING:.3f} is guessing"
-    short = f"accuracy {listed(shorts)}"
+    scale = runs[0].header.settings.get("scale")
+    start = f", weights start from N(0, {scale:g})" if scale else ""
+    note = f"{seconds_note(runs)}; test accuracy: {what}{start}; 0.100 is guessing"
+    short = f"accuracy {listed(shorts)} after epoch {last}"
     short = "; ".join(filter(None, (short, in_short(runs))))
     return Result(Table(columns, rows), note, answers, short=short)
 

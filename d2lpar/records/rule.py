@@ -72,17 +72,10 @@ def summarize(
     """Summarize samples, which took turns with others if `turns` has their medians.
 
     Raises ValueError for no samples.
-
-    >>> found = summarize([3.0, 1.0, 2.0, 2.5])
-    >>> found.median, found.low, found.high, found.n
-    (2.25, 1.0, 3.0, 4)
     """
-    if not len(samples):
-        raise ValueError("summarize: there are no samples")
-    ends = (25, 75) if len(samples) >= MANY else (0, 100)
-    low, high = map(float, numpy.percentile(samples, ends))
-    values = tuple(map(float, samples))
-    return Summary(median(values), low, high, len(values), values, turns or {})
+    middle, n = float(median(samples)), len(samples)
+    low, high = numpy.percentile(samples, (25, 75) if n >= MANY else (0, 100)).tolist()
+    return Summary(middle, low, high, n, tuple(map(float, samples)), turns or {})
 
 
 def in_turns(by_turn: Mapping[Any, Sequence[float]]) -> Summary:
@@ -268,7 +261,8 @@ def phrase(
             f"whether {this} is as fast as {other} is not told by {found.turns} turns: "
             f"{found.ratio:.2f} times ({ends})"
         )
-    ranges = " and ".join(_range(side) for side in (mine, others))
+    sides = (side.cells() for side in (mine, others))
+    ranges = " and ".join(middle if ends == "-" else ends for middle, ends, _ in sides)
     general = f"; whether it is so in general: {repeat}" if repeat else ""
     return (
         f"{when} {this} took {1 / found.ratio:.2f} times as long as {other} "
@@ -277,19 +271,11 @@ def phrase(
 
 
 def in_short(mine: Summary, others: Summary) -> str:
-    """Return how fast one is beside the other in few words: "1.8 times as fast"."""
+    """Return how fast one is beside the other in few words, "" where it is not told."""
     found = compare(others, mine)
-    if math.isnan(found.ratio):
-        return f"as fast cannot be told ({NOT_TIMED})"
     if found.is_same:
         return f"as fast within {100 * SAME - 100:.0f} %"
-    if found.is_told:
-        adjective = "fast" if found.ratio > 1 else "long"
-        return f"{as_ratio(max(found.ratio, 1 / found.ratio))} times as {adjective}"
-    return f"{found.ratio:.2f} times as fast in this run, which tells nothing"
-
-
-def _range(found: Summary) -> str:
-    """Return a range as text, "1.83-2.19", or the only value."""
-    middle, spread, _ = found.cells()
-    return middle if spread == "-" else spread
+    if not found.is_told:
+        return ""
+    adjective = "fast" if found.ratio > 1 else "long"
+    return f"{as_ratio(max(found.ratio, 1 / found.ratio))} times as {adjective}"

@@ -17,9 +17,8 @@ def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
     base, rows = seconds_per_epoch(runs[0]), []
     for run in runs:
         seconds = seconds_per_epoch(run)
-        speedup = rule.compare(base, seconds).cell
-        if run is runs[0]:
-            speedup = "1" if seconds.n else "-"
+        first = "1" if seconds.n else "-"
+        speedup = first if run is runs[0] else rule.compare(base, seconds).cell
         rows.append([labels.configuration(run.header), *seconds.cells(), speedup])
     return rows
 
@@ -40,14 +39,12 @@ def in_short(runs: Sequence[Run]) -> str:
     if first is last:
         return ""
     speed = rule.in_short(seconds_per_epoch(last), seconds_per_epoch(first))
-    return f"{labels.count(last.header)} are {speed}"
+    return f"{labels.count(last.header)} are {speed}" if speed else ""
 
 
 def compared(runs: Sequence[Run]) -> list[str]:
     """Return a phrase per later run: how fast an epoch is beside the first run's."""
     base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)
-    counts = [(f"training on {labels.count(run.header)}", run) for run in runs[1:]]
-    return [
-        rule.phrase(name, seconds_per_epoch(run), f"on {where}", base, REPEAT)
-        for name, run in counts
-    ]
+    found = [(labels.count(r.header), seconds_per_epoch(r)) for r in runs[1:]]
+    where = f"on {where}"
+    return [rule.phrase(f"training on {n}", s, where, base, REPEAT) for n, s in found]

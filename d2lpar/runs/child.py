@@ -78,13 +78,15 @@ def measurement(
 ) -> Callable[..., Iterator[Line]]:
     """Bind a job's arguments to its experiment's `measure`, or that with workers."""
     name = "measure_with_workers" if job.is_worker else "measure"
+    alone = job.experiment.start_alone
+    settings = {k: value for k, value in job.settings.items() if k not in alone}
     return partial(
         experiments.load(getattr(job.experiment, name)),
         len(job.devices),
         devices=chosen,
         seed=job.seed,
         data=data,
-        **job.settings,
+        **settings,
         **more,
     )
 
@@ -101,7 +103,8 @@ def record(
         yield header
         yield from repeated(job, train())
         return
-    settings = {name: job.settings[name] for name in experiment.start_takes}
+    takes = (*experiment.start_takes, *experiment.start_alone)
+    settings = {k: job.settings[k] for k in takes if k in job.settings}
     state = experiments.load(experiment.start)(job.seed, **settings)
     every = job.checkpoint_every if keeps else None
     run = Resumable(header, state, job.folder, every=every, resume=job.resume)

@@ -48,10 +48,13 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def each_variant(self) -> list[Job]:
-        """Return a job per variant of the experiment, with that variant's settings."""
+        """Return a job per variant of the experiment, or of the preset's `variants`."""
+        settings = dict(self.settings)
+        chosen = settings.pop("variants", self.experiment.variants)
         return [
-            replace(self, variant=name, settings={**self.settings, **more})
+            replace(self, variant=name, settings={**settings, **more})
             for name, more in self.experiment.variants.items()
+            if name in chosen
         ]
 
     def repeated(self, repeat: int) -> Job:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy
 
-from d2lpar import timing
-from d2lpar._mxnet import mx, np
+from d2lpar._mxnet import mx, np, npx
 from d2lpar.errors import first_line
 from d2lpar.padding import lenet_shapes
 from d2lpar.parallel import allreduce, shares
 from d2lpar.records.kinds import AllReduceRecord
+from d2lpar.timing import TimingError
 
 DeviceArrays = Sequence[Sequence[np.ndarray]]
 AllReduce = Callable[[DeviceArrays], None]
@@ -129,32 +130,20 @@ def _seconds(
     devices: Sequence[mx.Context],
     name: str,
 ) -> list[float]:
-    """Time a variant on copies of ``host[k]``, the arrays of device k."""
-    original = [
-        [np.array(a, ctx=device) for a in arrays]
-        for arrays, device in zip(host, devices)
-    ]
-    data = [[array.copy() for array in arrays] for arrays in original]
-
-    def restore() -> None:
-        for arrays, values in zip(data, original):
+    """Time a variant on copies of ``host[k]``, the arrays of device k, and check it."""
+    data = [[np.zeros(a.shape, ctx=d) for a in host[0]] for d in devices]
+    seconds = []
+    for _ in range(2 + 7):  # two warm up
+        for arrays, values in zip(data, host):
             for array, value in zip(arrays, values):
-                value.copyto(array)
-
-    def call(device: mx.Context) -> np.ndarray:
-        if device == devices[0]:  # once for all devices
-            all_reduce(data)
-        return data[0][0]  # `everything` looks at all of them
-
-    def everything(_) -> numpy.ndarray:
-        flat = [array.asnumpy().ravel() for arrays in data for array in arrays]
-        return numpy.concatenate(flat)
-
-    total = numpy.concatenate(
-        [numpy.sum(arrays, axis=0).ravel() for arrays in zip(*host)]
-    )
-    expected = numpy.tile(total, len(devices))
-    measured = timing.measure(
-        call, devices, expected=expected, join=everything, before=restore, name=name
-    )
-    return list(measured.seconds)
+                array[:] = value
+        npx.waitall()
+        begin = time.perf_counter()
+        all_reduce(data)
+        npx.waitall()
+        seconds.append(time.perf_counter() - begin)
+        for of_devices, values in zip(zip(*data), zip(*host)):
+            found = [array.asnumpy() for array in of_devices]
+            if not numpy.allclose(found, sum(values), 1e-5):
+                raise TimingError(f"{name} has not summed {values[0].shape}")
+    return seconds[2:]

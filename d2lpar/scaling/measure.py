@@ -71,13 +71,14 @@ def study(
     # would look like an effect of the batch size or of the devices.
     steps: dict[tuple[int, int], int] = {}  # of a sample, by batch and device count
     taken = defaultdict(list)
-    for _, size, group in itertools.product(range(samples), batch_sizes, groups):
+    passes = itertools.product(range(samples), batch_sizes)  # A B, B A
+    for size, group in ((s, g) for k, s in passes for g in groups[:: (-1) ** k]):
         n = len(group)
         if size < n:
             continue  # a device would have no sample
         trained, batches = ready(group, size)
         if (size, n) not in steps:
-            one, _ = step.sample(trained, batches, 4)
+            one, _ = step.sample(trained, batches, 2)
             steps[size, n] = max(1, round(seconds / one))
         taken[size, n].append(step.sample(trained, batches, steps[size, n]))
     for size in batch_sizes:

@@ -140,10 +140,7 @@ def studies(runs: Sequence[Run]) -> list[Study]:
 
 
 def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict[str, Summary]]:
-    """Return seconds by (devices, arrays, bytes), then by variant; n is 0 if refused.
-
-    Each process is a turn.
-    """
+    """Return seconds by (devices, arrays, bytes), then by variant; n 0: refused."""
     found = {}
     measured = _with_counts(runs, AllReduceRecord)
     by_size = group(measured, lambda s: (s[0], s[1].num_arrays, s[1].num_bytes))

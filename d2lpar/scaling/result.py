@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from d2lpar.records.kinds import PARTS, Run
+from d2lpar.records.kinds import PARTS, Run, group
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.records.rule import FEWEST, MARKS, Comparison, compare_all
 from d2lpar.records.trainings import REPEAT
@@ -54,7 +54,13 @@ def result(runs: Sequence[Run]) -> Result:
         f"several steps each in {turns or 'no'} turns ({MARKS})"
     )
     table = Table(columns, rows)
-    return Result(table, note, {"speedup": answers}, _further(runs, found))
+    short = "; ".join(
+        f"{plural(n, 'device')}{f' ({name_of(study)})' * (len(found) > 1)}: "
+        + _in_short(comparisons(study, n))
+        for study in found
+        for n in counts[1:]
+    )
+    return Result(table, note, {"speedup": answers}, _further(runs, found), short)
 
 
 def comparisons(study: Study, n: int) -> dict[int, Comparison]:
@@ -71,50 +77,47 @@ def comparisons(study: Study, n: int) -> dict[int, Comparison]:
     return dict(zip(batches, compare_all(pairs)))
 
 
-def speedups(study: Study, n: int) -> dict[int, float | None]:
-    """Return speedups by global batch; None where it is not told."""
-    return {
-        batch: found.ratio if found.is_told else None
-        for batch, found in comparisons(study, n).items()
-    }
-
-
-def pays_from(by_batch: Mapping[int, float | None]) -> int | None:
-    """Return the batch from which on more devices pay at every measured one."""
-    batches = sorted(by_batch)
-    pays = [(by_batch[batch] or 1) > 1 for batch in batches]
+def pays_from(found: Mapping[int, Comparison]) -> int | None:
+    """Return the batch from which on more devices are faster at every measured one."""
+    batches = sorted(found)
+    pays = [_says(found[batch]) == "faster" for batch in batches]
     return next((b for k, b in enumerate(batches) if all(pays[k:])), None)
+
+
+def _says(found: Comparison) -> str:
+    """Return what the rule says of more devices, in words."""
+    if found.is_told:
+        return "faster" if found.ratio > 1 else "slower"
+    return "the same within 15 %" if found.is_same else "not told"
 
 
 def _pays(devices: str, found: Mapping[int, Comparison]) -> str:
     """Say where so many devices pay, where they do not, and where it is not told."""
-    best = max(found, key=lambda batch: found[batch].ratio)
-    most = f"{as_ratio(found[best].ratio)} times as fast, at {best:,}"
-    if not any(c.is_told or c.is_same or c.turns >= FEWEST for c in found.values()):
-        return (
-            f"in this run {devices} were at most {most} images; whether it is so in "
-            f"general: {REPEAT}"
-        )
-    pay = [batch for batch, c in found.items() if c.is_told and c.ratio > 1]
-    slower = [batch for batch, c in found.items() if c.is_told and c.ratio < 1]
-    same = [batch for batch, c in found.items() if c.is_same]
-    unknown = [b for b in found if b not in (*pay, *slower, *same)]
-    parts = [
-        f"{words} at {_images(at)}"
-        for words, at in (
-            ("slower", slower), ("the same within 15 %", same), ("not told", unknown)
-        )
-        if at
-    ]  # fmt: skip
+    batches = group(found, lambda batch: _says(found[batch]))
+    pay = batches.pop("faster", [])
+    best = max(pay or found, key=lambda batch: found[batch].ratio)
+    c = found[best]
+    most = f"at most {as_ratio(c.ratio)} times as fast, at {best:,}"
+    if all(c.turns < FEWEST for c in found.values()):
+        general = f"whether it is so in general: {REPEAT}"
+        return f"in this run {devices} were {most} images; {general}"
+    others = [f"{says} at {_images(at)}" for says, at in sorted(batches.items())[::-1]]
     if not pay:
-        return f"{devices}: {'; '.join(parts)}"
-    best = max(pay, key=lambda batch: found[batch].ratio)
-    at = f"at {_images(pay)}"
-    if pay == sorted(found)[-len(pay) :]:
-        at = f"from {min(pay):,} images on"
-    low, high = as_ratio(found[best].low), as_ratio(found[best].high)
-    most = f"{as_ratio(found[best].ratio)} times as fast, at {best:,} ({low} to {high})"
-    return "; ".join([f"{devices} pay {at}, at most {most}", *parts])
+        return f"{devices}: {'; '.join(others)}"
+    is_last = pay == sorted(found)[-len(pay) :]
+    at = f"from {min(pay):,} images on" if is_last else f"at {_images(pay)}"
+    ends = f"({as_ratio(c.low)} to {as_ratio(c.high)})"
+    return "; ".join([f"{devices} pay {at}, {most} {ends}", *others])
+
+
+def _in_short(found: Mapping[int, Comparison]) -> str:
+    """Return the ratio at the least, a middle and the largest batch, with its range."""
+    batches, words = sorted(found), []
+    for batch in dict.fromkeys((batches[0], batches[len(batches) // 2], batches[-1])):
+        c = found[batch]
+        says = "times as fast" if c.is_told else f"({_says(c)})"
+        words.append(f"{c.ratio:.2f} {says} at {batch:,} ({c.low:.2f} to {c.high:.2f})")
+    return "; ".join(words)
 
 
 def _images(batches: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import Union
 
@@ -156,21 +156,17 @@ def sample(
     return (end - begin) / steps, (issued - begin) / min(steps, BATCHES_IN_FLIGHT)
 
 
-def turn(training: Training, batches: Iterator, steps: int) -> dict[str, float]:
-    """Return the seconds of the steps that end after each of PARTS, in turn."""
-    seconds: dict[str, float] = {}
-    for name in PARTS:
-        if name == ALL_REDUCE and len(training.devices) == 1:
-            seconds[name] = seconds[BACKWARD]
-        else:
-            seconds[name], _ = sample(training, batches, steps, name)
-    return seconds
+def turn(training: Training, batches: Iterator, steps: int) -> list[float]:
+    """Return the seconds of the steps that end after each of PARTS, one by one."""
+    ends = [sample(training, batches, steps, name)[0] for name in PARTS]
+    if len(training.devices) == 1:
+        ends[3] = ends[2]  # there is no all-reduce
+    return ends
 
 
-def parts(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def parts(turns: Sequence[Sequence[float]]) -> dict[str, float]:
     """Return seconds of each of PARTS: means over the middle half of the turns."""
-    ordered, cut = sorted(turns, key=lambda t: t[UPDATE]), len(turns) // 4
-    middle = ordered[cut : len(turns) - cut]
-    means = (mean(seconds[name] for seconds in middle) for name in PARTS)
-    ends = list(itertools.accumulate(means, max))
-    return {name: b - a for name, a, b in zip(PARTS, [0.0, *ends], ends)}
+    ordered, cut = sorted(turns, key=lambda ends: ends[-1]), len(turns) // 4
+    means = map(mean, zip(*ordered[cut : len(turns) - cut]))
+    ends = [0.0, *itertools.accumulate(means, max)]
+    return {name: b - a for name, a, b in zip(PARTS, ends, ends[1:])}

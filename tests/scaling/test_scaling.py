@@ -200,21 +200,19 @@ def test_device_counts_take_turns(monkeypatch):
 
     monkeypatch.setattr(step, "sample", sample)
     lines = study(2, device_counts=(1, 2), samples=3, seconds=0.07, parts_at=())
-    assert sampled == [1, 2] * 6  # three passes over two batches
+    assert sampled == [1, 2, 1, 2, 2, 1, 2, 1, 1, 2, 1, 2]  # three passes, two batches
     assert [len(line.seconds) for line in lines] == [3] * 4
 
 
 def test_parts_are_differences_within_a_turn():
     """A machine half as fast in some turns does not make a part of the difference."""
-    ends = dict(zip(PARTS, (1.0, 4.0, 8.0, 8.5, 9.0)))
-    slow = {name: 2 * end for name, end in ends.items()}
-    disturbed = dict(zip(PARTS, (1.0, 4.0, 50.0, 60.0, 99.0)))
+    ends = [1.0, 4.0, 8.0, 8.5, 9.0]
+    slow, disturbed = [2 * end for end in ends], [1.0, 4.0, 50.0, 60.0, 99.0]
     assert step.parts([ends]) == dict(zip(PARTS, (1.0, 3.0, 4.0, 0.5, 0.5)))
     parts = step.parts([ends, slow, ends, slow, ends, slow, slow, disturbed])
     assert sum(parts.values()) == pytest.approx((9 + 18 * 3) / 4)
     assert parts["all-reduce"] / parts["forward"] == pytest.approx(0.5 / 3)
-    below_noise = dict(zip(PARTS, (1.0, 4.0, 8.0, 7.9, 8.1)))
-    parts = step.parts([below_noise])
+    parts = step.parts([[1.0, 4.0, 8.0, 7.9, 8.1]])
     assert parts["all-reduce"] == 0 and sum(parts.values()) == pytest.approx(8.1)
 
 

@@ -11,7 +11,7 @@ from d2lpar.records import files
 from d2lpar.records.kinds import AllReduceRecord, Run, StepRecord
 from d2lpar.scaling import figure
 from d2lpar.scaling.model import studies
-from d2lpar.scaling.result import comparisons, result, speedups
+from d2lpar.scaling.result import comparisons, result
 
 FIGURES = Path(__file__).parents[2] / "figures"
 
@@ -36,7 +36,7 @@ def test_a_study_knows_its_steps_and_speedups(run):
     assert study.counts == [1, 2] and study.batches == list(BATCHES)
     assert study.issue == pytest.approx(5e-3)
     assert study.exchange == pytest.approx(8e-4 + 100_000 * 2e-9)
-    assert speedups(study, 2)[128] == pytest.approx(40.4 / 27.2)
+    assert comparisons(study, 2)[128].ratio == pytest.approx(40.4 / 27.2)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 
 run: $(VENV)/.run-$(EXTRA)
 	@$(VENV)/bin/d2lpar run multiple_gpus_concise --preset first; echo
-	@$(VENV)/bin/d2lpar run least_squares --preset first; echo
+	@$(VENV)/bin/d2lpar run least_squares --preset first --threads 1; echo
 	@$(VENV)/bin/d2lpar run scaling --preset first --repeats 4; echo
 	@$(VENV)/bin/d2lpar report; echo
 	@echo "Next:"

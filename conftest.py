@@ -13,7 +13,8 @@ MARKERS = {  # of folders whose tests `make test` leaves to `make check-...`
     "teaching": "teaching",
 }
 TESTS = Path(__file__).with_name("tests")
-seconds: Counter = Counter()  # of each test, with its fixtures
+seconds: Counter = Counter()  # of all tests, with their fixtures
+too_long: list[str] = []
 LONG = 5
 
 
@@ -41,14 +42,17 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_logreport(report):
-    seconds[report.nodeid] += report.duration
-    if "slow" in report.keywords:
-        del seconds[report.nodeid]
+    seconds["all"] += report.duration * ("slow" not in report.keywords)
+    if (
+        report.when == "call"
+        and report.duration > LONG
+        and "slow" not in report.keywords
+    ):
+        too_long.append(report.nodeid)  # by itself: fixtures are shared
 
 
 def pytest_terminal_summary(terminalreporter):
     """Print what the tests took together, and those that ought to be marked slow."""
-    terminalreporter.write_line(f"all tests together: {sum(seconds.values()):.0f} s")
-    for name, took in seconds.most_common():
-        if took > LONG:
-            terminalreporter.write_line(f"above {LONG} s, not marked slow: {name}")
+    terminalreporter.write_line(f"all tests together: {seconds['all']:.0f} s")
+    for name in too_long:
+        terminalreporter.write_line(f"above {LONG} s, not marked slow: {name}")

@@ -237,7 +237,7 @@ def phrase(
     >>> phrase("b", slow, "a", slow)
     'b is as fast as a within 15 % (1.00; 1.00 to 1.00)'
     >>> phrase("b", of_turns([2, 7, 2, 7]), "a", slow)
-    'whether b is as fast as a is not told by 4 turns: 1.09 times (0.35 to 3.34)'
+    'whether b is as fast as a is not told by 4 turns: 1.09 times (0.35 to 3.41)'
     >>> phrase("b", summarize([2.0, 2.2]), "a", summarize([4.0, 4.2]), "--repeats 4")
     'in this run b took 0.51 times as long as a (2.00-2.20 and 4.00-4.20 s); whether it is so in general: --repeats 4'
     """  # noqa: E501

@@ -27,7 +27,7 @@ def data():
 def params(data):
     """A network that has learnt something, from a start off the plateau."""
     state = lenet.start(seed=0, scale=0.1)
-    recipe = {"global_batch_size": 16, "lr": 0.1, "num_epochs": 3}
+    recipe = {"global_batch_size": 16, "lr": 0.1, "num_epochs": 2}
     *_, last = lenet_concise.train(1, devices="cpu:1", data=data, state=state, **recipe)
     assert last.test_acc > 0.5
     return state.params

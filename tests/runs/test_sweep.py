@@ -250,6 +250,7 @@ def test_a_second_run_under_the_same_name_is_refused(tmp_path, no_process):
     sweep.sweep([job(tmp_path)])  # released with the first
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
     """The command as a user interrupts it."""
     words = [

@@ -224,9 +224,10 @@ for synchronised in (False, True):
 found = chapter.table("gpus/benchmarks/resnet18.jsonl", only=["batch"])
 
 # %% [markdown]
-# With the *same* batch of 256 images the second GPU shortens the epoch, so the network
-# is enough. ResNet-18 needs 203 times the multiplications of LeNet per image, and has
-# 87 times the parameters. Therefore the computation grows more than the all-reduce.
+# Each row is one training, so the rule has no verdict. In these trainings the epoch of
+# the *same* batch of 256 images was shorter on two GPUs. The larger batch was not
+# needed for that. ResNet-18 needs 203 times the multiplications of LeNet per image, and
+# has 87 times the parameters. Therefore the computation grows more than the all-reduce.
 #
 # ## On Fashion-MNIST
 #

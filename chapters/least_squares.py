@@ -18,7 +18,6 @@
 import importlib.util
 import logging
 import math
-import sys
 import tempfile
 
 import numpy
@@ -26,7 +25,7 @@ import numpy
 from d2lpar import allreduce, chapter, devices, mx, np, split_batch
 from d2lpar.least_squares import LeastSquare, solve
 
-logging.basicConfig(stream=sys.stdout, format="%(message)s", force=True)  # warnings
+logging.getLogger("d2lpar").setLevel("ERROR")  # it warns of conditions, as we do
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]

@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy
+import psutil
 import pytest
 from puzzles import devices
 from puzzles.__main__ import FOLDER, main
@@ -259,16 +261,10 @@ def ring(rank, n, array, exchange):
 def test_no_process_is_left_not_even_in_a_session_of_its_own(verdict, program):
     marker = f"{os.getpid()}.125"
     assert verdict(LEAVES.replace("{0}", marker), "ring")
-    left = []
-    for path in {*Path("/proc").glob("[0-9]*")} - {
-        Path(f"/proc/{program.process.pid}")
-    }:
-        try:
-            words = (path / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if marker.encode() in words or b"worker.py" in words:
-            left.append(words)
+    left = psutil.Process(program.process.pid).children(recursive=True)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            left += [process] * (marker in " ".join(process.cmdline()))
     assert left == []
 
 

@@ -45,7 +45,7 @@ project, author = "d2lpar", "The d2lpar authors"
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md", "docs/api/*.md", "chapters/*.py", "figures/*.md", "benchmarks/*.md",
-    "CONTRIBUTING.md", "CHANGELOG.md",
+    "tests/verify/evidence.md", "CONTRIBUTING.md", "CHANGELOG.md",
 ]  # fmt: skip
 extensions = [
     "myst_nb", "sphinx_copybutton", "sphinx_design",

@@ -60,7 +60,7 @@ GROUPS: dict[str, list[Option]] = {
             ["--repeats"],
             type=POSITIVE,
             show_default="1",
-            help="Processes for each device count, in turn; 4 allow a rank test.",
+            help="Processes for each device count, in turn; 4 allow a verdict.",
         ),
         Option(
             ["--seeds"],

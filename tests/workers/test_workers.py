@@ -21,25 +21,22 @@ from d2lpar.workers.launch import launch
 
 @pytest.mark.slow
 def test_a_launch_keeps_the_record_and_the_checkpoint_of_one_training(tmp_path):
-    """65 images are uneven for two workers."""
-    run = [
-        "run",
-        "multiple_machines",
-        "--data=sample",
-        "--dry-run",
-        "--num-epochs=2",
-        "--lr=0.3",
-    ]
-    run += ["--devices=cpu:2", "--global-batch-size=65", "--checkpoint-every=2"]
-    begun = time.monotonic()
+    """Four contexts, 65 images: the losses and weights of one context."""
+    run = (
+        "run multiple_machines --data=sample --dry-run --num-epochs=2 --lr=0.3".split()
+    )
+    run += ["--devices=cpu:2", "--global-batch-size=65", "--checkpoint-every=1"]
     done = d2lpar("launch", "--workers=2", "--", *run, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert time.monotonic() - begun < 60
     state = lenet.start(0, scale=0.1)
     data = datasets.load("sample", n_train=130, n_test=64)
     settings = {"num_epochs": 2, "global_batch_size": 65, "lr": 0.3}
-    train = lenet_concise.train(2, devices="cpu:2", data=data, state=state, **settings)
-    expected = list(train)
+    expected, params = [], []
+    for epoch in lenet_concise.train(
+        1, devices="cpu", data=data, state=state, **settings
+    ):
+        expected.append(epoch)
+        params.append(state.tensors())
     (path,) = tmp_path.glob("runs/multiple_machines/*/cpu4.jsonl")
     found = files.read(path)
     assert (found.header.workers, found.header.servers) == (2, 1)
@@ -48,10 +45,12 @@ def test_a_launch_keeps_the_record_and_the_checkpoint_of_one_training(tmp_path):
     assert [e.train_loss for e in found.epochs] == pytest.approx(losses, rel=1e-5)
     accuracies = [epoch.test_acc for epoch in expected]
     assert [e.test_acc for e in found.epochs] == accuracies
-    saved = checkpoints.load(path.with_suffix(".epoch000002.safetensors"))
+    # In the third step an activation of 5e-7 before its ReLU gets either sign.
+    for epoch, atol in ((1, 1e-6), (2, 3e-4)):
+        saved = checkpoints.load(path.with_suffix(f".epoch{epoch:06}.safetensors"))
+        for ours, array in zip(saved.tensors.values(), params[epoch - 1].values()):
+            np.testing.assert_allclose(ours, array, rtol=1e-5, atol=atol)
     assert saved.facts == state.facts()
-    for ours, array in zip(saved.tensors.values(), state.tensors().values()):
-        np.testing.assert_allclose(ours, array, rtol=1e-4, atol=1e-6)
 
 
 # Without MXNet: worker 0 or 1 fails, ends or waits for ever, as the words say.

@@ -95,7 +95,7 @@ else:
 # Both workers pulled the gradient of the whole batch, up to rounding. Neither program
 # contains networking code. `launch` starts the scheduler, the server and the workers on
 # this machine; on several machines the launcher of the site does
-# ([several machines](../docs/several-machines.md)).
+# ([several machines](../docs/usage.md#several-machines)).
 #
 # In each step a worker pushes 129,068 numbers and pulls the same number, whatever the
 # batch. A second machine saves at most half of a step, so it pays if half of a step

@@ -85,7 +85,7 @@ for _ in range(3):
 #
 # We take logarithms because a factor of 2 and a factor of 1/2 are equally far from 1.
 # The order alternates, A B and B A, so that the second place favours neither.
-# [The rule, simulated](../docs/timing-rule.md) says how often it errs.
+# [Simulations](../docs/usage.md#when-something-is-faster) say how often it errs.
 #
 # **Repeat the process.** Times of one process share, for example, its memory layout.
 # Therefore `d2lpar run --repeats 4` starts a process of each for every turn.

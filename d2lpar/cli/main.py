@@ -199,7 +199,7 @@ def launch(workers: int, arguments: tuple[str, ...]) -> None:
     """Run a chapter on several workers: launch --workers 2 -- run multiple_machines
 
     Starts MXNet's scheduler and server and the workers on this machine. On several
-    machines, let srun or mpirun start them: docs/several-machines.md.
+    machines, let srun or mpirun start them: docs/usage.md.
     """
     from d2lpar.machine.host import usable_cores
     from d2lpar.workers.launch import launch

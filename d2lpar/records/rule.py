@@ -2,7 +2,7 @@
 
 Two settings took turns: a turn's ratio is that of the times which both took in it. The
 rule is about these ratios, so noise that slows both sides of a turn cancels. It was
-chosen by the simulations in docs/timing-rule.md.
+chosen by the simulations in docs/usage.md.
 """
 
 from __future__ import annotations

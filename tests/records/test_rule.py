@@ -95,8 +95,8 @@ def test_answers():
 
 
 def test_the_tables_in_the_docs_are_the_simulations_and_hold_the_level():
-    text = (ROOT / "docs" / "timing-rule.md").read_text(encoding="utf-8")
-    (table,) = re.findall("```\n(.*?)\n```", text, re.DOTALL)
+    text = (ROOT / "docs" / "usage.md").read_text(encoding="utf-8")
+    (table,) = re.findall("```\n( +2 turns.*?)\n```", text, re.DOTALL)
     rows = {x[0]: x[1:] for x in (re.split(" {2,}", x) for x in table.split("\n"))}
     for kind in simulated_rule.NOISE:
         alarms, power = map(float, rows[kind][1].split("/"))

@@ -2,7 +2,7 @@
 
     python tests/support/simulated_rule.py
 
-It prints the tables of docs/timing-rule.md, as "false alarms/power" in percent, in half
+It prints the tables of docs/usage.md, as "false alarms/power" in percent, in half
 a minute. d2lpar.records.rule judges log ratios of turns that are drawn here.
 """
 

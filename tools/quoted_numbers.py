@@ -32,7 +32,6 @@ from d2lpar.errors import RecordError
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import arm_times, seconds_per_epoch
 from d2lpar.records.kinds import ArmSample, Run
-from d2lpar.records.rule import summarize
 
 VALUE = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?([a-z%]*)")
 LINK = re.compile(r'\[([^]]*)\](?:\(|: )(\S+\.(?:jsonl|txt))(?:\s+"([^"]*)")?')
@@ -124,7 +123,7 @@ def arm_seconds(path: Path, title: str) -> float:
     if len(found) != 1:
         there = ", ".join(f"{arm.work} | {arm.name}".lstrip(" |") for arm in arms)
         raise LookupError(f'{len(found)} arms are "{title}"; there are {there}')
-    return summarize(found[0].seconds).median
+    return found[0].summary.median
 
 
 def table_cell(text: str, title: str) -> tuple[float, dict[str, float]]:

@@ -48,9 +48,13 @@ def seconds_per_epoch(*runs: Run, per: Callable = lambda epoch: 1) -> Summary:
 
 def of_repeats(measured: Iterable[tuple[Run, int, float]]) -> Summary:
     """Summarize values of runs and their repeats, of which each is a turn."""
-    values = [(sitting_of(run), repeat, value) for run, repeat, value in measured]
-    found = in_turns(group(values, lambda v: v[:2], lambda v: v[2]))
-    in_turn = {key: value for key, value in found.turns.items() if key[0]}
+    values = [
+        ((sitting_of(run) or id(run), repeat), value) for run, repeat, value in measured
+    ]
+    found = in_turns(group(values, lambda v: v[0], lambda v: v[1]))
+    in_turn = {
+        key: value for key, value in found.turns.items() if isinstance(key[0], tuple)
+    }
     return replace(found, turns=in_turn)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import median
 from typing import Any
@@ -79,12 +79,16 @@ def summarize(
 
 
 def in_turns(by_turn: Mapping[Any, Sequence[float]]) -> Summary:
-    """Summarize the samples of each turn, of which some may have none."""
+    """Summarize the samples of each turn, of which some may have none.
+
+    The median is that of the turns' medians.
+    """
     measured = {turn: values for turn, values in by_turn.items() if len(values)}
     if not measured:
         return NOTHING
     samples = [value for values in measured.values() for value in values]
-    return summarize(samples, {turn: median(of) for turn, of in measured.items()})
+    turns = {turn: float(median(values)) for turn, values in measured.items()}
+    return replace(summarize(samples, turns), median=float(median(turns.values())))
 
 
 def of_turns(samples: Sequence[float]) -> Summary:

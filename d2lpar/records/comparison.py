@@ -36,8 +36,7 @@ def sitting_of(run: Run) -> Hashable:
 def seconds_per_epoch(*runs: Run, per: Callable = lambda epoch: 1) -> Summary:
     """Training seconds, by default per epoch, without warm-ups: n is 0 for none.
 
-    Each repeat was measured by a process of its own, in turn with those of the other
-    runs of its sweep.
+    Each repeat is a process, in turn with those of the other runs of its sweep.
     """
     for run in runs:
         check(run)
@@ -48,13 +47,10 @@ def seconds_per_epoch(*runs: Run, per: Callable = lambda epoch: 1) -> Summary:
 
 def of_repeats(measured: Iterable[tuple[Run, int, float]]) -> Summary:
     """Summarize values of runs and their repeats, of which each is a turn."""
-    values = [
-        ((sitting_of(run) or id(run), repeat), value) for run, repeat, value in measured
-    ]
-    found = in_turns(group(values, lambda v: v[0], lambda v: v[1]))
-    in_turn = {
-        key: value for key, value in found.turns.items() if isinstance(key[0], tuple)
-    }
+    found = in_turns(
+        group(measured, lambda x: (sitting_of(x[0]) or id(x[0]), x[1]), lambda x: x[2])
+    )
+    in_turn = {k: v for k, v in found.turns.items() if isinstance(k[0], tuple)}
     return replace(found, turns=in_turn)
 
 

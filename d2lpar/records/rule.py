@@ -79,10 +79,7 @@ def summarize(
 
 
 def in_turns(by_turn: Mapping[Any, Sequence[float]]) -> Summary:
-    """Summarize the samples of each turn, of which some may have none.
-
-    The median is that of the turns' medians.
-    """
+    """Summarize the samples of each turn, if any; the median is of turns' medians."""
     measured = {turn: values for turn, values in by_turn.items() if len(values)}
     if not measured:
         return NOTHING

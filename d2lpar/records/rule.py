@@ -175,8 +175,7 @@ def intervals(logs: Sequence[numpy.ndarray], share: float) -> Iterator[tuple]:
 
     ``logs[k]`` has setting k's turns in its first axis; further axes are studies. In a
     `share` of studies of equal works any interval excludes 0. A setting's standard
-    deviation is its own, or that of it and its neighbours if that is larger: of few
-    turns its own alone is a poor estimate, and others may be less noisy.
+    deviation is its own, or that of it and its neighbours if larger.
     """
     freedom = [len(values) - 1 for values in logs]
     squares = [values.var(axis=0) * len(values) for values in logs]

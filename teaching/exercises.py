@@ -19,7 +19,7 @@ def split_batch(n, size, rng):
     X, y = rng.normal(size=(size, 2, 3)), rng.permutation(size)
     wanted = [*zip(numpy.array_split(X, n), numpy.array_split(y, n))]
     args = [(k, n, X, y) for k in range(n)]
-    return Case(args, 2, wanted, f"{size} rows on {n} devices", "")
+    return Case(args, 2, wanted, dtype="")
 
 
 def allreduce(n, size, rng):

@@ -9,7 +9,6 @@ python -m teaching.puzzles --hint NAME [NUMBER]   one of three hints
 from __future__ import annotations
 
 import ast
-import csv
 import sys
 from pathlib import Path
 
@@ -23,13 +22,11 @@ FOLDER = Path(__file__).parent
 
 def checked(path: Path, only: list[str]) -> int:
     """Print a line for each puzzle of a file; return 0 if all are right."""
-    names, right = set(), 0
-    for title, text in worker.cells(path.name, path.read_bytes()):
-        try:
-            names |= {getattr(s, "name", "") for s in worker.statements(title, text)}
-        except SyntaxError as error:
-            print(worker.told(error, path.name))
-    asked = [name for name in PUZZLES if name in (only or names)]
+    found, problems = worker.parts(path.name, path.read_bytes())
+    if problems:
+        print(*problems, sep="\n")
+    written = {name for *_, sets in found for name in sets}
+    asked, right = [name for name in PUZZLES if name in (only or written)], 0
     with devices.Program(path) as program:
         for name in asked:
             try:
@@ -76,17 +73,17 @@ def main(words: list[str]) -> int:
             print(f"{task.name:20}", ast.get_docstring(task).splitlines()[0])
         print(__doc__.partition("\n\n")[2])
         return 0
-    if words[0] == "--hint":
-        name, number = [*words[1:], "1"][:2]
-        with (FOLDER / "hints.tsv").open(encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file, delimiter="\t") if row[0] == name]
-        print(rows[int(number) - 1][1])
-        return 0
     try:
+        if words[0] == "--hint":
+            name, number = [*words[1:], "1"][:2]
+            lines = (FOLDER / "hints.tsv").read_text(encoding="utf-8").splitlines()
+            rows = [line.split("\t") for line in lines]
+            print([hint for of, hint in rows if of == name][int(number) - 1])
+            return 0
         if words[0] == "--draw":
             return draw(Path(words[1]), words[2])
         return checked(Path(words[0]), words[1:])
-    except (OSError, devices.Wrong) as error:
+    except (OSError, ValueError, devices.Wrong) as error:
         print(error, file=sys.stderr)
         return 2
 

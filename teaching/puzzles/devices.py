@@ -9,12 +9,10 @@ pickles. Each read and write has a deadline. No process of a learner outlives a 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -32,7 +30,6 @@ CPU, WALL = 10, 120  # seconds of a test: of each device, and in all
 LONGEST, ROUNDS = 2**24, 1000  # bytes of a message, rounds of a call: at most
 LIMITS = {"RLIMIT_CPU": CPU, "RLIMIT_AS": 2**32, "RLIMIT_FSIZE": 2**24}
 TOLERANCE = 4e-6  # of 1 or the largest number: no float32 holds two numbers so exact
-PR_SET_CHILD_SUBREAPER = 36
 
 
 class Wrong(Exception):
@@ -49,16 +46,17 @@ class Case(NamedTuple):
     `outputs` is a number of returned arrays, or the positions of arguments that are
     changed in place. ``wanted[k]`` has the right arrays of device k, or pairs of one
     and the part that counts. `rounds` and `link`, the bytes over the busiest link, are
-    targets, if not None; `least` numbers have to be sent in all. In a "ring" devices
-    send to the next one, at a "hub" all messages go from or to device 0.
+    targets; `least` numbers have to be sent in all. In a "ring" devices send to the
+    next one, at a "hub" all messages go from or to device 0. A function without a
+    `dtype` sends nothing.
     """
 
     args: Sequence[tuple]
     outputs: Any
     wanted: Sequence[Sequence]
-    says: str
+    says: str = ""
     dtype: str = "float32"
-    rounds: int | None = None
+    rounds: int = ROUNDS
     link: int | None = None
     least: int = 0
     route: str = ""
@@ -71,16 +69,6 @@ class Run(NamedTuple):
     rounds: list[list[tuple[int, int, int]]]
     link: int
     printed: list[str]
-
-
-def _processes() -> dict[int, int]:
-    """Return the parent of each process, where /proc says it."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_bytes().rpartition(b")")[2].split()
-            parents[int(path.parent.name)] = int(fields[1])
-    return parents
 
 
 class Program:
@@ -100,9 +88,6 @@ class Program:
         self.uids = [*range(base, base + MOST)] if protected else []
 
     def __enter__(self) -> Program:
-        self.before = _processes()
-        if self.before:  # Linux: who loses its parent becomes a child of this process
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.control, theirs = socket.socketpair()
         keep = {"PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH"} & os.environ.keys()
         threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
@@ -117,108 +102,68 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_devices()
         self.control.close()
         self.process.kill()
         self.process.wait()
-        self._sweep()
-        if self.before:
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-    def _order(self, order: dict, fds: Sequence[int] = ()) -> None:
-        try:
-            self.control.settimeout(30)
-            socket.send_fds(self.control, [json.dumps(order).encode()], fds)
-            if self.control.recv(1):
-                return
-        except OSError:
-            pass
-        raise Wrong("the process that starts devices has ended")
-
-    def _end_devices(self) -> None:
-        with contextlib.suppress(Wrong):
-            self._order({"do": "end", "uids": self.uids})
-        self._sweep()
-
-    def _sweep(self) -> None:
-        """End what has left its session: all new descendants, and theirs."""
-        for _ in range(100):
-            parents = _processes()
-            ours = {os.getpid()}
-            for _ in parents:
-                more = {p for p, parent in parents.items() if parent in ours} - ours
-                if not more:
-                    break
-                ours |= more
-            ours -= {os.getpid(), self.process.pid, *self.before}
-            if not ours:
-                return
-            for pid in ours:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, os.WNOHANG)
-            time.sleep(0.001)
 
     @contextlib.contextmanager
     def devices(self, function: str, n: int = MOST) -> Iterator[Devices]:
         """Start the processes of n devices, and end all that they have started."""
-        end = min(self.end, time.monotonic() + WALL)
-        if end < time.monotonic():
-            raise Wrong("no time is left for this function")
-        sockets = []
+        order = json.dumps([self.uids[:n], LIMITS]).encode()
+        pairs = [socket.socketpair() for _ in range(n)]
+        mine, theirs = zip(*pairs)
+        devices = Devices(mine, min(self.end, time.monotonic() + WALL))
+        self.control.settimeout(30)
         try:
+            socket.send_fds(self.control, [order], [end.fileno() for end in theirs])
             for k in range(n):
-                mine, theirs = socket.socketpair()
-                sockets.append(mine)
-                uid = self.uids[k] if self.uids else 0
-                order = {"do": "start", "uid": uid, "limits": LIMITS}
-                with theirs:
-                    self._order(order, [theirs.fileno()])
-            devices = Devices(sockets, end)
-            for k in range(n):
+                theirs[k].close()
                 devices.say(k, (self.name, self.data, function))
             yield devices
+        except OSError:
+            raise Wrong("the process that starts devices has ended") from None
         finally:
-            for mine in sockets:
-                mine.close()
-            self._end_devices()
+            for pair in pairs:
+                for end in pair:
+                    end.close()
+            with contextlib.suppress(OSError):
+                self.control.sendall(b".")
+                self.control.recv(1)
 
 
 class Devices:
     """Processes that run one function, at the other ends of sockets."""
 
-    def __init__(self, sockets: list[socket.socket], end: float):
+    def __init__(self, sockets: Sequence[socket.socket], end: float):
         self.sockets, self.end = sockets, end
 
-    def _socket(self, k: int) -> socket.socket:
+    @contextlib.contextmanager
+    def _socket(self, k: int) -> Iterator[socket.socket]:
+        """Lend the socket of device k for the time that is left."""
         left = self.end - time.monotonic()
-        if left <= 0:
-            raise Wrong(f"device {k}: no answer in time")
-        self.sockets[k].settimeout(left)
-        return self.sockets[k]
-
-    def say(self, k: int, value: Any) -> None:
-        data = pickle.dumps(value)  # a device reads pickles, this process does not
         try:
-            self._socket(k).sendall(len(data).to_bytes(8, "little") + data)
+            if left <= 0:
+                raise socket.timeout
+            self.sockets[k].settimeout(left)
+            yield self.sockets[k]
         except socket.timeout:
             raise Wrong(f"device {k}: no answer in time") from None
         except OSError:
             raise Wrong(f"device {k}: its process has ended") from None
 
+    def say(self, k: int, value: Any) -> None:
+        with self._socket(k) as mine:  # a device reads pickles, this process does not
+            mine.sendall(pickle.dumps(value))
+
     def _read(self, k: int, size: int) -> bytes:
-        data = bytearray()
+        data = b""
         while len(data) < size:
-            try:
-                more = self._socket(k).recv(min(size - len(data), 2**20))
-            except socket.timeout:
-                raise Wrong(f"device {k}: no answer in time") from None
-            except OSError:
-                more = b""
+            with self._socket(k) as mine:
+                more = mine.recv(min(size - len(data), 2**20))
             if not more:
                 raise Wrong(f"device {k}: its process has ended")
             data += more
-        return bytes(data)
+        return data
 
     def hear(self, k: int) -> tuple[int, Any]:
         """Return the kind of device k's next message, and its array or text."""
@@ -227,20 +172,18 @@ class Devices:
             raise Wrong(f"device {k}: a message of {size} bytes")
         data = self._read(k, size)
         if kind in (IDLE, END, ERROR, BLANK):
-            text = data[:1000].decode(errors="replace").replace("\0", "")
-            if kind == BLANK:
-                raise Blank(" ".join(text.split()))
-            if kind == ERROR:
-                raise Wrong(" ".join(text.split()))
+            text = " ".join(data[:1000].decode(errors="replace").split())
+            if kind in (ERROR, BLANK):
+                raise Blank(text) if kind == BLANK else Wrong(text)
             return kind, text
         try:
             array = numpy.load(io.BytesIO(data), allow_pickle=False)
-            numbers = array.dtype.kind in "fiub"
+            numbers = array.dtype.kind in "fiub" and array.ndim <= 4
         except Exception:  # whatever a device can make of a header
             numbers = False
-        if not numbers or array.ndim > 4:
+        if not numbers:
             raise Wrong(f"device {k}: a message or an answer is no array of numbers")
-        return kind, numpy.ascontiguousarray(array).reshape(array.shape)
+        return kind, array.copy()
 
     def call(self, case: Case, times: float = 1) -> Run:
         """Call the function on each device; carry messages, multiplied by `times`."""
@@ -320,48 +263,48 @@ def check(
 
     ``make_case(n, size, rng)`` makes a case, from numbers that differ in each run.
     """
-    rng, says = numpy.random.default_rng(), ""
+    rng, counts = numpy.random.default_rng(), ""
     with program.devices(function, max(devices)) as group:
         for n in devices:
             for size in [2 * n + 1, int(rng.integers(1, 2 * n))][n > 3 :]:
                 case = make_case(n, size, rng)
+                says = case.says or f"{n} devices, {size} numbers"
                 try:
-                    says = _judged(group.call(case), case) or says
+                    counts = f"{says}{judged(group.call(case), case)}"
                 except Blank:
                     raise
                 except Wrong as error:
-                    raise Wrong(f"{case.says}: {error}") from None
-        if case.least:
-            _needs_what_arrives(group, make_case, rng)
-    return says
+                    raise Wrong(f"{says}: {error}") from None
+        if case.least and all(
+            still_right(group, make_case(3, 7, rng), rng.uniform(1.2, 1.5))
+            for _ in range(20)
+        ):
+            raise Wrong("the answer does not come from what arrives by exchange")
+    return counts
 
 
-def _judged(run: Run, case: Case) -> str:
+def still_right(group: Devices, case: Case, times: float) -> bool:
+    """Say whether an answer stays right if all messages are changed on their way."""
+    try:
+        return not difference(group.call(case, times), case)
+    except Wrong:  # as for a count of rows that is none
+        return False
+
+
+def judged(run: Run, case: Case) -> str:
+    """Return the counts of a right run. Raises Wrong for any other."""
     if text := difference(run, case):
-        printed = ["; printed: " + text for text in run.printed if text.strip()][:1]
-        raise Wrong(" ".join("".join([text, *printed]).split()))
+        printed = [f"; printed: {text}" for text in run.printed if text][:1]
+        raise Wrong("".join([text, *printed]))
     sent = sum(size for messages in run.rounds for *_, size in messages)
     if sent < case.least:
         raise Wrong(f"{sent} numbers are sent, and {case.least} are needed")
-    counts = []
-    for what, found, most in (
-        ("rounds", len(run.rounds), case.rounds),
-        ("bytes over the busiest link", run.link, case.link),
-    ):
-        if most is not None:
-            counts.append(f"{found} of {most} {what}")
-            if found > most:
-                raise Wrong(f"right, but over its target: {counts[-1]}")
-    return f"{case.says}: {', '.join(counts)}" if counts else ""
-
-
-def _needs_what_arrives(group: Devices, make_case: Callable, rng) -> None:
-    """Change all messages on their way: an answer that is still right is no answer."""
-    for _ in range(20):
-        case = make_case(3, 7, rng)
-        try:
-            if difference(group.call(case, times=rng.uniform(1.2, 1.5)), case):
-                return
-        except Wrong:  # as for a count of rows that is none
-            return
-    raise Wrong("the answer does not come from what arrives by exchange")
+    if case.link is None:
+        return ""
+    counts = (
+        f"{len(run.rounds)} of {case.rounds} rounds, "
+        f"{run.link} of {case.link} bytes over the busiest link"
+    )
+    if len(run.rounds) > case.rounds or run.link > case.link:
+        raise Wrong(f"right, but over its target: {counts}")
+    return f": {counts}"

@@ -1,4 +1,4 @@
-"""Sixteen puzzles. Copy a function to a file of your own, and fill it in there.
+"""Fourteen puzzles. Copy a function to a file of your own, and fill it in there.
 
     python -m teaching.puzzles my_solutions.py
 
@@ -119,18 +119,8 @@ def fsdp(rank, n, shards, size, gradient, lr, exchange):
     raise NotImplementedError
 
 
-def pipeline(rank, n, batches, layer, exchange):
-    """11. A pipeline: device k computes layer k of each micro-batch, and sends it on.
-
-    batches (m, d) are the inputs on device 0, and room on all others. Put the outputs
-    of the last layer into `batches` of the last device. layer(x) computes this device's
-    layer of one micro-batch (d,). Targets: m + n - 2 rounds, m micro-batches of bytes.
-    """
-    raise NotImplementedError
-
-
 def clip(rank, n, shard, most, exchange):
-    """12. Clip a gradient in parts by the norm of the whole.
+    """11. Clip a gradient in parts by the norm of the whole.
 
     If the norm of all shards together is above `most`, multiply each by most / norm, in
     place. Targets: 2 (n - 1) rounds and *numbers*. Example: [3] and [4] with most = 1
@@ -139,19 +129,8 @@ def clip(rank, n, shard, most, exchange):
     raise NotImplementedError
 
 
-def grid(rank, n, nx, ny, block, blockIdx, threadIdx):
-    """13. A kernel's grid: which element of an array (ny, nx) does a thread compute?
-
-    block is the (x, y) size of a block of threads; blockIdx and threadIdx, both (x, y),
-    are a thread's place. Return (blocks in x, blocks in y, i): how many blocks cover
-    the array, and where in memory, row after row, the thread's element is; -1 for none.
-    Example: for 5 x 2 in blocks of (4, 4), block (1, 0), thread (0, 1): (2, 1, 9).
-    """
-    raise NotImplementedError
-
-
 def least_squares(rank, n, gram, x, exchange):
-    """14. Averaging least squares, so that the average is right.
+    """12. Averaging least squares, so that the average is right.
 
     This device has solved its rows A, b: x (d,) has the least ||A x - b||, and gram
     (d, d) is A^T A. Return the x for the rows of all devices.
@@ -164,7 +143,7 @@ def least_squares(rank, n, gram, x, exchange):
 
 
 def rebinding(rank, n, array, exchange):
-    """15. The book's all-reduce for PyTorch, printed in 2021: one device gets the sum.
+    """13. The book's all-reduce for PyTorch, printed in 2021: one device gets the sum.
 
     A reader found the bug: https://github.com/d2l-ai/d2l-zh/pull/955. Task and targets
     are those of puzzle 2.
@@ -180,7 +159,7 @@ def rebinding(rank, n, array, exchange):
 
 
 def who_divides(rank, n, total, count, exchange):
-    """16. The mean gradient of a batch; for 13 samples on 2 devices it is wrong.
+    """14. The mean gradient of a batch; for 13 samples on 2 devices it is wrong.
 
     `total` (d,) is the sum of the gradients of this device's `count` samples. Return
     the mean over all samples. A device may have none.

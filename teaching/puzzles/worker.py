@@ -7,7 +7,9 @@ function, the function could also undo: nothing here is trusted by the checker.
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
+import ctypes
 import dis
 import importlib.util
 import io
@@ -21,6 +23,7 @@ import socket
 import struct
 import sys
 import traceback
+from pathlib import Path
 
 import numpy
 
@@ -29,6 +32,7 @@ HEADER = struct.Struct("<qq")
 MAGIC = re.compile(r"(?P<start>\s*(\w+\s*=\s*)?)([%!].*|[^#]*\?\s*$)")
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 PYTHON_CELLS = ("%%time", "%%timeit", "%%capture", "%%prun")
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def cells(name: str, data: bytes) -> list[tuple[str, str]]:
@@ -72,16 +76,37 @@ def statements(title: str, text: str) -> list[ast.stmt]:
 
 def names(code) -> tuple[set, set]:
     """Return the global names that a code object uses, and those that it sets."""
-    loads, binds = set(), set()
+    uses, sets = set(), set()
     for step in dis.get_instructions(code):
         if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
-            binds.add(step.argval)
+            sets.add(step.argval)
         elif re.match("LOAD_(NAME|GLOBAL|FROM_DICT_OR_GLOBALS)", step.opname):
-            loads.add(step.argval)
+            uses.add(step.argval)
     for inner in code.co_consts:
         if hasattr(inner, "co_code"):
-            loads |= names(inner)[0]
-    return loads, binds
+            uses |= names(inner)[0]
+    return uses, sets
+
+
+def parts(name: str, data: bytes) -> tuple[list, list[str]]:
+    """Return code, uses and sets of each statement of a program, and its errors."""
+    found, problems, defined = [], [], {*dir(builtins)}
+    for title, text in cells(name, data):
+        try:
+            for node in statements(title, text):
+                code = compile(ast.Module([node], []), title, "exec")
+                uses, sets = names(code)
+                if isinstance(node, DEFINITIONS):
+                    defined |= sets
+                    sets = sets or {"*"}  # from numpy import *
+                elif not isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+                    sets |= uses - defined  # numbers.append(3), but not print(ring(x))
+                elif not sets:
+                    sets = uses  # table[key] = value
+                found.append((code, uses, sets))
+        except (SyntaxError, ValueError) as error:
+            problems.append(told(error, name))
+    return found, problems
 
 
 def load(name: str, data: bytes, function: str) -> tuple[dict, list[str]]:
@@ -90,32 +115,18 @@ def load(name: str, data: bytes, function: str) -> tuple[dict, list[str]]:
     So a measurement is not repeated by each device, and a broken cell costs only the
     functions that use it. Returns the errors of these statements, too.
     """
-    parts, problems, space = [], [], {"__name__": "learner", "__file__": name}
-    short, wanted = os.path.basename(name), {function}
-    for title, text in cells(short, data):
-        try:
-            for node in statements(title, text):
-                parts.append((compile(ast.Module([node], []), title, "exec"), node))
-        except (SyntaxError, ValueError) as error:
-            problems.append(told(error, short))
-    uses, sets, chosen, defined = [], [], set(), set()
-    for code, node in parts:
-        loads, binds = names(code)
-        if isinstance(node, DEFINITIONS):
-            defined |= binds
-        elif not (binds and isinstance(node, ast.Assign)):
-            binds |= loads - defined  # a statement such as TABLE[k] = v
-        uses.append(loads)
-        sets.append(binds)
-    for _ in parts:
-        for k, (_, node) in enumerate(parts):
-            star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
-            if star or function not in set().union(*sets) or sets[k] & wanted:
+    short, space = os.path.basename(name), {"__name__": "learner", "__file__": name}
+    found, problems = parts(short, data)
+    hidden = not any(function in sets for *_, sets in found)
+    chosen, wanted = set(), {function, "*"}
+    for _ in found:
+        for k, (_, uses, sets) in enumerate(found):
+            if hidden or sets & wanted:
                 chosen.add(k)
-                wanted |= uses[k]
+                wanted |= uses
     for k in sorted(chosen):
         try:
-            exec(parts[k][0], space)
+            exec(found[k][0], space)
         except (Exception, SystemExit) as error:
             problems.append(told(error, short))
     return space, problems
@@ -132,16 +143,6 @@ def told(error: BaseException, name: str) -> str:
     return f"{place}{type(error).__name__}: {text}".rstrip(": ")[:500]
 
 
-class Tail(io.TextIOBase):
-    """Keeps the last lines that a learner's function prints."""
-
-    text = ""
-
-    def write(self, text: str) -> int:
-        self.text = (self.text + text)[-400:]
-        return len(text)
-
-
 def run(channel: socket.socket) -> None:
     """Be a device: load the learner's program, and answer calls of its function."""
 
@@ -153,10 +154,6 @@ def run(channel: socket.socket) -> None:
         numpy.save(file, array, allow_pickle=False)
         say(kind, file.getvalue())
 
-    def hear():
-        (size,) = struct.unpack("<q", coming.read(8))
-        return pickle.loads(coming.read(size))  # of the checker
-
     def exchange(array=None, to=None):
         """Send an array to device `to`, or nothing; return what arrives, or None."""
         if to is None:
@@ -165,7 +162,7 @@ def run(channel: socket.socket) -> None:
             array = numpy.asarray(array)
             is_count = array.dtype.kind in "iub"
             say_array(int(to), array.astype("int64" if is_count else dtype))
-        return hear()
+        return pickle.load(coming)  # of the checker
 
     def of_checker(value):
         """What a function of this device's own data is, from its text."""
@@ -173,16 +170,16 @@ def run(channel: socket.socket) -> None:
             return eval(value.pop("lambda"), {"numpy": numpy, **value})
         return value
 
-    coming, printed = channel.makefile("rb"), Tail()
-    name, data, function = hear()
-    sys.stdout = sys.stderr = printed
+    coming = channel.makefile("rb")
+    name, data, function = pickle.load(coming)
+    sys.stdout = sys.stderr = printed = io.StringIO()
     try:
         space, problems = load(name, data, function)
-    except (Exception, SystemExit) as error:
+    except Exception as error:  # as of a notebook that is none
         space, problems = {}, [told(error, os.path.basename(name))]
     while True:
-        args, dtype, outputs = hear()
-        printed.text = ""
+        args, dtype, outputs = pickle.load(coming)
+        printed.truncate(printed.seek(0))
         try:
             if not callable(space.get(function)):
                 raise NotImplementedError(f"write {function}")
@@ -193,13 +190,11 @@ def run(channel: socket.socket) -> None:
                 found = [a for x in found for a in (x if isinstance(x, list) else [x])]
             for array in [found] if outputs == 1 else found:
                 say_array(ANSWER, numpy.asarray([] if array is None else array))
-            say(END, printed.text.encode())
-        except NotImplementedError as error:
-            text = "; ".join([str(error) or f"write {function}", *problems])
-            say(BLANK, text.encode())
+            say(END, printed.getvalue()[-400:].encode(errors="replace"))
         except (Exception, SystemExit) as error:
             texts = [told(error, os.path.basename(name)), *problems]
-            say(ERROR, "; ".join(texts).encode(errors="replace"))
+            kind = BLANK if isinstance(error, NotImplementedError) else ERROR
+            say(kind, "; ".join(texts).encode(errors="replace"))
 
 
 def too_long(*_) -> None:
@@ -209,8 +204,6 @@ def too_long(*_) -> None:
 def become_a_device(uid: int, limits: dict[str, int]) -> None:
     """Give up the rights of root, and be limited in time and memory."""
     os.setsid()
-    for signum in (signal.SIGINT, signal.SIGCHLD):
-        signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGXCPU, too_long)
     if uid:
         limits["RLIMIT_NPROC"] = 200
@@ -224,42 +217,54 @@ def become_a_device(uid: int, limits: dict[str, int]) -> None:
         os.setuid(uid)
 
 
+def end(devices: list[int], uids: list[int]) -> None:
+    """End devices and all that they have started, also in sessions of their own."""
+    for uid in uids:  # each has a device of its own, and no one else
+        if (pid := os.fork()) == 0:
+            try:
+                os.setuid(uid)
+                os.kill(-1, signal.SIGKILL)
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+    for pid in devices:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # no process is left
+        while True:
+            for stat in Path("/proc").glob("[0-9]*/stat"):
+                with contextlib.suppress(OSError):
+                    parent = stat.read_bytes().rpartition(b")")[2].split()[1]
+                    if int(parent) == os.getpid():
+                        os.kill(int(stat.parent.name), signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
 def serve(control: socket.socket) -> None:
     """Start and end devices, as the checker asks; one import of NumPy serves all."""
-    started: list[int] = []
+    with contextlib.suppress(AttributeError):  # not on Linux
+        # Who loses its parent becomes a child of this process.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     while True:
-        text, fds, _, _ = socket.recv_fds(control, 4096, 1)
-        if not text:
+        order, channels, _, _ = socket.recv_fds(control, 4096, 8)
+        if not order:
             return
-        order = json.loads(text)
-        if order["do"] == "start":
-            pid = os.fork()
-            if pid == 0:
+        (uids, limits), devices = json.loads(order), []
+        for k, channel in enumerate(channels):
+            if (pid := os.fork()) == 0:
                 try:
                     control.close()
-                    become_a_device(order["uid"], order["limits"])
-                    run(socket.socket(fileno=fds[0]))
+                    for other in {*channels} - {channel}:
+                        os.close(other)
+                    become_a_device(uids[k] if uids else 0, limits)
+                    run(socket.socket(fileno=channel))
                 finally:
                     os._exit(1)
-            started.append(pid)
-            os.close(fds[0])
-        else:
-            for pid in started:
-                with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGKILL)
-            for uid in order["uids"]:  # each has a device of its own, and no one else
-                if (pid := os.fork()) == 0:
-                    try:
-                        os.setuid(uid)
-                        os.kill(-1, signal.SIGKILL)
-                    finally:
-                        os._exit(0)
-                os.waitpid(pid, 0)
-            for pid in started:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
-            started.clear()
+            devices.append(pid)
+        for channel in channels:
+            os.close(channel)
+        control.recv(1)
+        end(devices, uids)
         control.sendall(b".")
 
 

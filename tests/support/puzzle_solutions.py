@@ -99,32 +99,12 @@ def fsdp(rank, n, shards, size, gradient, lr, exchange):
         shard -= lr * grad[part(rank, n, grad)]
 
 
-def pipeline(rank, n, batches, layer, exchange):
-    for _ in range(rank - 1):
-        exchange()
-    arrived = exchange() if rank else None
-    for i in range(len(batches)):
-        x = layer(arrived if rank else batches[i])
-        if rank < n - 1:
-            arrived = exchange(x, rank + 1)
-        else:
-            batches[i] = x
-            if rank and i + 1 < len(batches):
-                arrived = exchange()
-
-
 def clip(rank, n, shard, most, exchange):
     total = numpy.array([shard @ shard])
     ring(rank, n, total, exchange)
     norm = numpy.sqrt(total[0])
     if norm > most:
         shard *= most / norm
-
-
-def grid(rank, n, nx, ny, block, blockIdx, threadIdx):
-    x, y = (b * size + t for b, size, t in zip(blockIdx, block, threadIdx))
-    inside = x < nx and y < ny
-    return -(-nx // block[0]), -(-ny // block[1]), nx * y + x if inside else -1
 
 
 def least_squares(rank, n, gram, x, exchange):

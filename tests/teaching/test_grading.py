@@ -48,7 +48,7 @@ def test_the_solution_has_all_points_and_the_blank_has_none(lost):
     blank = lost(BLANK)
     assert blank.keys() == EXERCISES.keys()
     assert all(type(error) is Blank for error in blank.values())
-    assert str(blank["ring"]) == "write ring"
+    assert str(blank["ring"]).endswith("NotImplementedError: write ring")
     assert sum(points for points, *_ in EXERCISES.values()) == 70
 
 

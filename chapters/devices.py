@@ -21,10 +21,10 @@ import numpy
 from matplotlib.figure import Figure
 
 from d2lpar import chapter, devices, mx, np, npx
-from d2lpar.machine.cards import as_text, gpu_cards
+from d2lpar.machine.cards import as_text
 from d2lpar.records.kinds import TimingRecord
 
-print(as_text(gpu_cards()))
+print(as_text())
 
 # %% [markdown]
 # The cell prints a summary of the processor and of every GPU. The *compute capability*

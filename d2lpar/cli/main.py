@@ -179,7 +179,7 @@ def doctor(ctx: click.Context) -> None:
     from d2lpar.cli.doctor import examine
     from d2lpar.machine import cards
 
-    for line in cards.as_text(cards.gpu_cards()).splitlines():
+    for line in cards.as_text().splitlines():
         click.echo(filled(line))
     checks = examine()
     failed = any(check.status == "fail" for check in checks)

@@ -1,17 +1,16 @@
-"""Facts about this machine's devices, a card for each GPU."""
+"""What the GPUs and the host of this machine are, as text to read."""
 
 from __future__ import annotations
 
 import os
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import psutil
 
 from d2lpar.machine import host
 from d2lpar.machine.builds import wheel_for
-from d2lpar.machine.gpus import ask_nvml, cuda_devices, why_no_gpu
+from d2lpar.machine.gpus import CudaDevice, ask_nvml, cuda_devices, why_no_gpu
 from d2lpar.text import byte_size
 
 # CUDA cores (float32 units) of one multiprocessor, by compute capability. Source: CUDA
@@ -25,66 +24,26 @@ CORES_PER_MULTIPROCESSOR = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GpuCard:
-    """Describe a GPU, ``mx.gpu(number)``; fields that NVML does not know are None.
+def as_text(gpus: Sequence[CudaDevice] | None = None) -> str:
+    """Return a title, and a line per fact, of each GPU and of the host.
 
-    Memory is in bytes; `cuda` is the newest CUDA of its driver.
+    `gpus` are by default those that CUDA sees.
     """
-
-    number: int
-    name: str
-    capability: tuple[int, int]
-    multiprocessors: int
-    memory_total: int | None = None
-    memory_free: int | None = None
-    driver: str | None = None
-    cuda: str | None = None
-
-    @property
-    def cores_by_table(self) -> int | None:
-        """Return multiprocessors times the cores of one, as the notes count."""
-        each = CORES_PER_MULTIPROCESSOR.get(self.capability)
-        return each and each * self.multiprocessors
-
-
-def gpu_cards() -> list[GpuCard]:
-    """Return a card for each GPU that CUDA sees, in the order of ``mx.gpu(i)``."""
-    devices = cuda_devices()
-    cuda = ask_nvml("nvmlSystemGetCudaDriverVersion") if devices else None
-    cards = []
-    for number, device in enumerate(devices):
-        gpu = ask_nvml("nvmlDeviceGetHandleByPciBusId", device.pci_address)
-        memory = ask_nvml("nvmlDeviceGetMemoryInfo", gpu)
-        cards.append(
-            GpuCard(
-                number=number,
-                name=device.name,
-                capability=device.capability,
-                multiprocessors=device.multiprocessors,
-                memory_total=memory and memory.total,
-                memory_free=memory and memory.free,
-                driver=ask_nvml("nvmlSystemGetDriverVersion"),
-                cuda=cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
-            )
-        )
-    return cards
-
-
-def as_text(gpus: Sequence[GpuCard]) -> str:
-    """Return the cards of GPUs and of this host to read: a title, a line per fact."""
+    gpus = cuda_devices() if gpus is None else gpus
+    driver = ask_nvml("nvmlSystemGetDriverVersion") or "unknown"
+    newest = ask_nvml("nvmlSystemGetCudaDriverVersion")
+    cuda = f"{newest // 1000}.{newest % 1000 // 10}" if newest else "unknown"
     lines = []
-    for gpu in gpus:
+    for number, gpu in enumerate(gpus):
         capability, cores = ".".join(map(str, gpu.capability)), f"{gpu.multiprocessors}"
-        driver, cuda = gpu.driver or "unknown", gpu.cuda or "unknown"
         if wheel_for(gpu.capability) is None:
             capability += ", for which no wheel of MXNet has code"
         if each := CORES_PER_MULTIPROCESSOR.get(gpu.capability):
-            cores += f" x {each} = {gpu.cores_by_table:,} CUDA cores"
+            cores += f" x {each} = {each * gpu.multiprocessors:,} CUDA cores"
         lines += [
-            f"gpu({gpu.number}) {gpu.name}",
+            f"gpu({number}) {gpu.name}",
             f"  capability       {capability}",
-            f"  memory           {_of_memory(gpu.memory_total, gpu.memory_free)}",
+            f"  memory           {_of_memory(*gpu.memory())}",
             f"  multiprocessors  {cores}",
             f"  driver           {driver}, CUDA {cuda}",
         ]

@@ -16,12 +16,18 @@ MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
 
 
 class CudaDevice(NamedTuple):
-    """Name a GPU, in CUDA's own order."""
+    """Describe a GPU; in a list, ``mx.gpu(i)`` is the i-th."""
 
     name: str
     capability: tuple[int, int]
     multiprocessors: int = 0
     pci_address: str = ""
+
+    def memory(self) -> tuple[int | None, int | None]:
+        """Return the bytes of its memory, in all and free; None if NVML has none."""
+        gpu = ask_nvml("nvmlDeviceGetHandleByPciBusId", self.pci_address)
+        memory = ask_nvml("nvmlDeviceGetMemoryInfo", gpu)
+        return (memory.total, memory.free) if memory else (None, None)
 
 
 def cuda_devices() -> list[CudaDevice]:

@@ -11,7 +11,6 @@ import functools
 import os
 import platform
 import re
-import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -124,16 +123,10 @@ class HostMemory(NamedTuple):
 
 
 def host_memory() -> HostMemory:
-    """Return the memory within the limits of containers and of ``ulimit -v, -d``."""
+    """Return the memory within the limits of containers."""
     memory, groups = psutil.virtual_memory(), container_memory()
     total = [memory.total, *(limit for limit, _ in groups)]
     free = [memory.available, *(limit - used for limit, used in groups)]
-    own = psutil.Process().memory_info()  # macOS has no `data`
-    used = {resource.RLIMIT_AS: own.vms, resource.RLIMIT_DATA: getattr(own, "data", 0)}
-    for kind, size in used.items():
-        most, _ = resource.getrlimit(kind)
-        if most != resource.RLIM_INFINITY:
-            free.append(most - size)
     return HostMemory(min(total), max(0, min(free)))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine import host
-from d2lpar.machine.cards import gpu_cards
+from d2lpar.machine.gpus import cuda_devices
 from d2lpar.text import byte_size, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
@@ -142,7 +142,7 @@ def free_memory(devices: Sequence) -> list[int]:
     """
     if devices[0].device_type == "cpu":
         return [host.host_memory().free] * len(devices)
-    known = {card.number: card.memory_free for card in gpu_cards()}
+    known = dict(enumerate(gpu.memory()[1] for gpu in cuda_devices()))
     free = [known.get(device.device_id) for device in devices]
     sizes = [size for size in free if size is not None]
     if len(sizes) < len(devices):

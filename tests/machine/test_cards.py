@@ -3,12 +3,12 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from d2lpar.machine import cards, host
-from d2lpar.machine.cards import GpuCard
-from d2lpar.machine.gpus import cuda_devices, peer_access, why_no_gpu
+from d2lpar.machine import cards, gpus, host
+from d2lpar.machine.gpus import CudaDevice, cuda_devices, peer_access, why_no_gpu
 
 # NVIDIA's data sheets: capability, SMs and CUDA cores of whole products
 PRODUCTS = {
@@ -20,14 +20,24 @@ PRODUCTS = {
 }
 
 
-def test_cuda_cores_by_the_table_are_those_of_the_data_sheet():
+def test_cuda_cores_are_those_of_the_data_sheet():
     for name, (capability, multiprocessors, cores) in PRODUCTS.items():
-        assert GpuCard(0, name, capability, multiprocessors).cores_by_table == cores
+        text = cards.as_text([CudaDevice(name, capability, multiprocessors)])
+        assert (
+            f"{multiprocessors} x {cores // multiprocessors} = {cores:,} CUDA" in text
+        )
 
 
-def test_text_of_a_gpu_that_no_wheel_has_code_for():
-    h100 = GpuCard(0, "H100", (9, 0), 132, 2**36, 2**35, "580.159.04", "13.1")
-    unknown = GpuCard(1, "GPU of tomorrow", (99, 0), 7)
+def test_text_of_a_gpu_that_no_wheel_has_code_for(monkeypatch):
+    answers = {
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=2**36, free=2**35),
+        "nvmlSystemGetDriverVersion": "580.159.04",
+        "nvmlSystemGetCudaDriverVersion": 13010,
+    }
+    for module in (gpus, cards):
+        monkeypatch.setattr(module, "ask_nvml", lambda name, *_: answers.get(name))
+    h100 = CudaDevice("H100", (9, 0), 132)
+    unknown = CudaDevice("GPU of tomorrow", (99, 0), 7)
     lines = cards.as_text([h100, unknown]).splitlines()
     assert lines[:7] == [
         "gpu(0) H100",
@@ -38,20 +48,21 @@ def test_text_of_a_gpu_that_no_wheel_has_code_for():
         "gpu(1) GPU of tomorrow",
         "  capability       99.0, for which no wheel of MXNet has code",
     ]
-    assert "None" not in "\n".join(lines)
+    answers.clear()
+    assert "memory           unknown" in cards.as_text([h100])
 
 
 @pytest.mark.skipif(not cuda_devices(), reason="no GPU")
 def test_the_gpus_here():
-    for number, gpu in enumerate(cards.gpu_cards()):
-        assert gpu.number == number and gpu.driver and gpu.cuda
-        assert 0 < gpu.memory_free <= gpu.memory_total
-    assert peer_access([0]) is None
+    for gpu in cuda_devices():
+        total, free = gpu.memory()
+        assert 0 < free <= total and gpu.multiprocessors
+    assert peer_access([0]) is None and "unknown" not in cards.as_text()
 
 
 @pytest.mark.skipif(bool(cuda_devices()), reason="there is a GPU")
 def test_a_machine_without_a_gpu_says_why():
-    assert cards.gpu_cards() == [] and peer_access([0, 1]) is None
+    assert cuda_devices() == [] and peer_access([0, 1]) is None
     assert why_no_gpu() in cards.as_text([]).replace("\n", " ")
     assert "install its driver" in why_no_gpu()
 

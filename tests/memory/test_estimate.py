@@ -105,8 +105,10 @@ def gpus(monkeypatch):
     """Contexts of GPUs that have so much memory free, as NVML would say."""
 
     def make(*sizes):
-        cards = [SimpleNamespace(number=i, memory_free=f) for i, f in enumerate(sizes)]
-        monkeypatch.setattr(estimate, "gpu_cards", lambda: cards)
+        cards = [
+            SimpleNamespace(memory=lambda free=free: (2**40, free)) for free in sizes
+        ]
+        monkeypatch.setattr(estimate, "cuda_devices", lambda: cards)
         return [mx.gpu(i) for i in range(len(sizes))]
 
     return make

@@ -29,9 +29,9 @@ from pathlib import Path
 from statistics import median
 
 from d2lpar.errors import RecordError
-from d2lpar.records import comparison, files
-from d2lpar.records.comparison import arm_times, seconds_per_epoch
+from d2lpar.records import files, measurements
 from d2lpar.records.kinds import ArmSample, Run
+from d2lpar.records.measurements import arm_times, seconds_per_epoch
 
 VALUE = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?([a-z%]*)")
 LINK = re.compile(r'\[([^]]*)\](?:\(|: )(\S+\.(?:jsonl|txt))(?:\s+"([^"]*)")?')
@@ -94,7 +94,7 @@ def cell(path: Path, title: str) -> tuple[float, dict[str, float]]:
     if name in ("seconds per epoch", "accuracy"):
         runs, of = of_setting(path), {"": median, "least": min, "most": max}[which]
         if name == "accuracy":
-            return of(list(map(comparison.final_accuracy, runs))), RATIOS
+            return of(list(map(measurements.final_accuracy, runs))), RATIOS
         return of([seconds_per_epoch(run).median for run in runs]), TIMES
     arm, _, other = title.partition(" / ")
     if other:

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from d2lpar.errors import RecordError
-from d2lpar.records.comparison import (
+from d2lpar.records.kinds import Header, Run, timed_epochs
+from d2lpar.records.measurements import (
     accuracy_by_epoch,
     is_gan,
     quality_by_epoch,
     seconds_per_epoch,
 )
-from d2lpar.records.kinds import Header, Run, timed_epochs
 from d2lpar.records.result import sentence
 from d2lpar.records.rule import phrase
 from d2lpar.text import filled, number, plain_table

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
-from d2lpar.records import comparison, labels
+from d2lpar.records import labels, measurements
 from d2lpar.records.kinds import Run
 
 
@@ -21,7 +21,7 @@ def seconds(
     for run in runs:
         name = labels.CHAPTERS.get(run.header.chapter, run.header.chapter)
         name = f"{name}, {labels.configuration(run.header)}"
-        samples[name] = comparison.seconds_per_epoch(run)
+        samples[name] = measurements.seconds_per_epoch(run)
     rows = page.by_count(samples)
     title = page.answer(answers, "seconds", "Seconds per epoch")
     size = (7.6, page.height(len(rows)))
@@ -36,7 +36,7 @@ def by_device_count(runs: Sequence[Run]) -> list[Run]:
     """Return the runs by ascending device count; RecordError for a mixture."""
     counts: dict[str, Run] = {}
     for run in runs:
-        comparison.check(run)
+        measurements.check(run)
         count = labels.count(run.header)
         if count in counts:
             raise RecordError(
@@ -58,14 +58,14 @@ def workload(runs: Sequence[Run]) -> str:
     sizes = {run.header.settings.get("global_batch_size") for run in runs}
     one = sizes.pop() if len(sizes) == 1 else None
     batch = "" if one is None else f", global batch {one:,}"
-    net = "GAN" if comparison.is_gan(runs[0]) else "LeNet"
+    net = "GAN" if measurements.is_gan(runs[0]) else "LeNet"
     return labels.subtitle(f"{net} on {labels.data_name(header)}{batch}", runs)
 
 
 def curves(
     axes: Axes,
     runs: Sequence[Run],
-    values_of: Callable[[Run], dict[int, list[float]]] = comparison.accuracy_by_epoch,
+    values_of: Callable[[Run], dict[int, list[float]]] = measurements.accuracy_by_epoch,
     label: str = "test accuracy",
 ) -> None:
     """Draw values by epoch: medians in the band of repeats."""

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from d2lpar.datasets import punks
 from d2lpar.figures import page, trainings
-from d2lpar.records import comparison, labels
+from d2lpar.records import labels, measurements
 from d2lpar.records.kinds import FrameRecord, Run
 from d2lpar.text import plural
 
@@ -63,12 +63,12 @@ def fixed_faces(frame: FrameRecord) -> numpy.ndarray:
 
 def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
     """Draw Fréchet distance and coverage through training, with those of known sets."""
-    known = comparison.references(runs[-1])
+    known = measurements.references(runs[-1])
     measures = {"frechet": "Fréchet distance", "coverage": "coverage"}
     kind = "drawn" if runs[-1].header.synthetic else "real"
     panels[0].set_yscale("log")
     for axes, (measure, label) in zip(panels, measures.items()):
-        values_of = partial(comparison.quality_by_epoch, measure=measure)
+        values_of = partial(measurements.quality_by_epoch, measure=measure)
         trainings.curves(axes, runs, values_of, label)
         shown = {
             name.replace("real", kind): values[measure]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from d2lpar.records import comparison, trainings
+from d2lpar.records import measurements
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.text import number
@@ -19,31 +19,31 @@ def result(runs: Sequence[Run]) -> Result:
     if not runs:
         return Result()
     rows = []
-    for run, seconds in zip(runs, trainings.seconds_rows(runs)):
+    for run, seconds in zip(runs, measurements.seconds_rows(runs)):
         steps = max(frame.num_steps for frame in run.lines_of(FrameRecord))
-        ends = [comparison.final_quality(run, measure) for measure in MEASURES]
+        ends = [measurements.final_quality(run, measure) for measure in MEASURES]
         rows.append([*seconds, f"{steps:,}", *map(number, ends)])
-    known = comparison.references(runs[-1])
+    known = measurements.references(runs[-1])
     kind = "drawn" if runs[-1].header.synthetic else "real"
     for name, values in known.items():
         cells = [number(values[measure]) for measure in MEASURES]
-        empty = ["-"] * (len(trainings.SECONDS) + 1)
+        empty = ["-"] * (len(measurements.SECONDS) + 1)
         rows.append([name.replace("real", kind), *empty, *cells])
-    columns = ["", *trainings.SECONDS, "steps", *MEASURES.values()]
+    columns = ["", *measurements.SECONDS, "steps", *MEASURES.values()]
     answers = {
         "film": [],  # the faces themselves
         "strip": [],
-        "seconds": list(map(sentence, trainings.compared(runs))),
+        "seconds": list(map(sentence, measurements.speeds(runs))),
         "quality": list(map(sentence, _qualities(runs, known, kind))),
     }
     note = (
-        f"{trainings.seconds_note(runs)}; Fréchet: distance of the features of "
+        f"{measurements.seconds_note(runs)}; Fréchet: distance of the features of "
         f"generated and {kind} faces, 0 if alike; coverage: share of {kind} faces with "
         "a generated one among their nearest neighbours"
     )
-    steps = rows[0][len(trainings.SECONDS) + 1]
+    steps = rows[0][len(measurements.SECONDS) + 1]
     short = f"after {steps} steps {_distance(runs, known, kind)}"
-    short = "; ".join(filter(None, (short, trainings.in_short(runs))))
+    short = "; ".join(filter(None, (short, measurements.speed_in_short(runs))))
     return Result(Table(columns, rows), note, answers, short=short)
 
 
@@ -56,7 +56,7 @@ def _distance(
     runs: Sequence[Run], known: dict[str, dict[str, float]], kind: str
 ) -> str:
     """Say whether the last faces of all runs are nearer to the data than noise is."""
-    ends, noise = list(map(comparison.final_quality, runs)), known["noise"]["frechet"]
+    ends, noise = list(map(measurements.final_quality, runs)), known["noise"]["frechet"]
     where = f"nearer to {kind} faces than noise is"
     if max(ends) >= noise:
         where = f"still about as far from {kind} faces as noise is"
@@ -69,10 +69,10 @@ def _qualities(
     runs: Sequence[Run], known: dict[str, dict[str, float]], kind: str
 ) -> list[str]:
     """Say what became of the Fréchet distance, and how many faces are covered."""
-    ends = [comparison.final_quality(run) for run in runs]
+    ends = [measurements.final_quality(run) for run in runs]
     others, noise = known["other real faces"], known["noise"]
-    begin = median(next(iter(comparison.quality_by_epoch(runs[0]).values())))
-    shares = [comparison.final_quality(run, "coverage") for run in runs]
+    begin = median(next(iter(measurements.quality_by_epoch(runs[0]).values())))
+    shares = [measurements.final_quality(run, "coverage") for run in runs]
     end, covered = listed(map(number, ends)), listed(map(_percent, shares))
     return [
         f"at the end {_distance(runs, known, kind)}",

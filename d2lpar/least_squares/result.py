@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from d2lpar.records import labels
-from d2lpar.records.comparison import of_repeats
 from d2lpar.records.kinds import PointRecord, Run, group
+from d2lpar.records.measurements import REPEAT, of_repeats
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.records.rule import Summary, compare, in_short, phrase
-from d2lpar.records.trainings import REPEAT
 
 AVERAGING = ("averaging", "averaging-as-published")
 METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in the order of tables

@@ -9,16 +9,10 @@ from statistics import median
 
 import msgspec
 
-from d2lpar.records import comparison, labels
+from d2lpar.records import labels, measurements
 from d2lpar.records.kinds import EpochRecord, Line, Run, group, timed_epochs
+from d2lpar.records.measurements import SECONDS, seconds_note, seconds_rows, speeds
 from d2lpar.records.result import Result, Table, listed, sentence
-from d2lpar.records.trainings import (
-    SECONDS,
-    compared,
-    in_short,
-    seconds_note,
-    seconds_rows,
-)
 from d2lpar.text import number
 
 SAME_ACCURACY = 0.01  # less than the difference between two seeds
@@ -39,7 +33,7 @@ def result(runs: Sequence[Run]) -> Result:
         return Result()
     sent = any(_megabytes(run) != "-" for run in runs)
     chapters = group(runs, lambda run: run.header.chapter)
-    rows, speeds, accuracies = [], [], []
+    rows, compared, accuracies = [], [], []
     shorts: list[str] = []
     for chapter, same in chapters.items():
         name = labels.CHAPTERS.get(chapter, chapter)
@@ -48,8 +42,8 @@ def result(runs: Sequence[Run]) -> Result:
             if of_chapter:
                 cells[0] = f"{name}, {cells[0]}"
             rows.append([*cells, *([_megabytes(run)] if sent else []), _accuracy(run)])
-        speeds += [sentence(of_chapter + words) for words in compared(same)]
-        ends = [comparison.final_accuracy(run) for run in same]
+        compared += [sentence(of_chapter + words) for words in speeds(same)]
+        ends = [measurements.final_accuracy(run) for run in same]
         guesses = [" (guessing)" * is_guessing(end) for end in ends]
         shorts += map("".join, zip(map(_accuracy, same), guesses))
         alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
@@ -66,7 +60,7 @@ def result(runs: Sequence[Run]) -> Result:
             words += ", with one random seed"
         accuracies.append(sentence(of_chapter + words))
     columns = ["", *SECONDS, *(["MB sent/epoch"] if sent else []), "test accuracy"]
-    answers = {"seconds": speeds, "accuracy": accuracies}
+    answers = {"seconds": compared, "accuracy": accuracies}
     of_several = any("(" in row[-1] for row in rows)
     what = "median and range of the trainings" * of_several
     last = max(epoch.epoch for run in runs for epoch in run.epochs)
@@ -75,7 +69,7 @@ def result(runs: Sequence[Run]) -> Result:
     start = f", weights start from N(0, {scale:g})" if scale else ""
     note = f"{seconds_note(runs)}; test accuracy: {what}{start}; 0.100 is guessing"
     short = f"accuracy {listed(shorts)} after epoch {last}"
-    short = "; ".join(filter(None, (short, in_short(runs))))
+    short = "; ".join(filter(None, (short, measurements.speed_in_short(runs))))
     return Result(Table(columns, rows), note, answers, short=short)
 
 
@@ -99,7 +93,7 @@ def pooled(runs: Sequence[Run]) -> list[Run]:
 
 
 def _accuracy(run: Run) -> str:
-    ends = list(comparison.accuracy_by_epoch(run).values())[-1]
+    ends = list(measurements.accuracy_by_epoch(run).values())[-1]
     spread = f" ({min(ends):.3f} to {max(ends):.3f})" if len(ends) > 1 else ""
     if len(ends) > 1 and min(ends) == max(ends):
         spread = f" ({len(ends)} times the same)"  # one seed, repeated

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from d2lpar.errors import RecordError
-from d2lpar.records.atomic import naming, replacing
+from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import HEADERS, AnyLine, BenchmarkHeader, Header, Line, Run
 
 log = logging.getLogger("d2lpar")
@@ -36,8 +35,7 @@ def from_line(text: str | bytes) -> Line | Header | BenchmarkHeader:
 def read(path: str | Path) -> Run:
     """Read a record file; skip a torn last line, of an interrupted run."""
     path = Path(path)
-    with naming(path):
-        content = path.read_bytes()
+    content = path.read_bytes()
     texts = content.rstrip(b"\r\n").splitlines()
     lines: list = []
     for number, text in enumerate(texts, 1):
@@ -63,33 +61,19 @@ def write(path: str | Path, header: Header | BenchmarkHeader, lines: Iterable) -
         tmp.write_text(text, encoding="utf-8")
 
 
-def recipe_of(header: Header) -> str:
-    """Return what a sweep's records were measured by: "quick,lr=0.01", "book-seed1".
-
-    Records of 0.5 and before have no recipe; for them it is put together here.
-    """
-    if header.recipe:
-        return header.recipe
-    threads = header.settings.get("threads")
-    parts = [header.preset]
-    if header.synthetic:
-        parts.append("synthetic")
-    if header.dataset.endswith("-sample"):
-        parts.append("sample")
-    if header.seed != 0:
-        parts.append(f"seed{header.seed}")
-    if header.workers > 1:
-        parts.append(f"{header.workers}workers")
-    if threads is not None:
-        parts.append(f"{threads}thread")
-    parts += [name for name in ("tf32", "deterministic") if header.gpu_build.get(name)]
-    return "-".join(parts)
-
-
 def run_name(header: Header) -> str:
     """Return the name of a run's record in its sweep's folder: "cpu2", "cgls-cpu2"."""
     devices = f"{header.device_kind}{header.num_devices}"
     return "-".join(filter(None, (header.variant, devices)))
+
+
+def recipe_of(run: Run) -> str:
+    """Return what a sweep's records were measured by: "quick,lr=0.01", "book,seed=1".
+
+    Records of 0.5 and before have it in their file's name alone: "book-seed1-cpu2".
+    """
+    header, path = run.header, run.path
+    return header.recipe or path.stem.removesuffix(run_name(header)).rstrip("-")
 
 
 def sweep_of(run: Run) -> tuple[Path, str, str]:
@@ -97,13 +81,7 @@ def sweep_of(run: Run) -> tuple[Path, str, str]:
     header = run.header
     if isinstance(header, BenchmarkHeader):
         return run.path.parent, "", header.benchmark
-    return run.path.parent, header.chapter, recipe_of(header)
-
-
-def finished_in(folder: Path) -> list[Path]:
-    """Return the records of a sweep's folder that are complete, and in force."""
-    # "cpu2.partial.jsonl" was interrupted, "cpu2.of-2026-....jsonl" replaced.
-    return sorted(p for p in folder.glob("*.jsonl") if p.name.count(".") == 1)
+    return run.path.parent, header.chapter, recipe_of(run)
 
 
 def found(path: str | Path) -> list[Path]:
@@ -111,11 +89,12 @@ def found(path: str | Path) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         return [path]
+    # "cpu2.partial.jsonl" was interrupted, "cpu2.of-2026-....jsonl" replaced.
     return sorted(p for p in path.rglob("*.jsonl") if p.name.count(".") == 1)
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Return the checkout's commit (or D2LPAR_COMMIT), and if it has local changes."""
+    """Return the commit of this checkout, if it is one, and if it has local changes."""
 
     def git(*args: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *args]
@@ -129,8 +108,7 @@ def git_state() -> tuple[str | None, bool | None]:
         changes = git("status", "--porcelain", "--", ":/", *written)
         return git("rev-parse", "HEAD"), bool(changes)
     except (OSError, subprocess.SubprocessError):
-        commit = os.environ.get("D2LPAR_COMMIT") or None
-        return commit, None if commit is None else False
+        return None, None
 
 
 def now() -> str:

@@ -123,7 +123,7 @@ def sweeps(out: Path, known: Sweep | None = None) -> list[Sweep]:
 def records_in(folder: Path) -> list[Run]:
     """Read the finished records of a sweep's folder; log those that cannot be drawn."""
     runs = []
-    for path in files.finished_in(folder):
+    for path in files.found(folder):
         with _left_out(path):
             run = files.read(path)
             if isinstance(run.header, Header) and run.lines:

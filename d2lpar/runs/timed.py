@@ -10,7 +10,6 @@ from statistics import median
 
 from d2lpar.errors import RecordError
 from d2lpar.records import files, labels
-from d2lpar.records.comparison import accuracy_by_epoch, arm_times, seconds_per_epoch
 from d2lpar.records.kinds import (
     BenchmarkHeader,
     EpochRecord,
@@ -19,6 +18,7 @@ from d2lpar.records.kinds import (
     StepRecord,
     TimingRecord,
 )
+from d2lpar.records.measurements import accuracy_by_epoch, arm_times, seconds_per_epoch
 from d2lpar.records.rule import NOTHING, Summary, compare, summarize
 
 COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's name
@@ -94,7 +94,7 @@ def _named(run: Run, work: str) -> str:
     """Return a row's work with the recipe of its run."""
     if isinstance(run.header, BenchmarkHeader):
         return work
-    return f"{work}, {files.recipe_of(run.header)}"
+    return f"{work}, {files.recipe_of(run)}"
 
 
 def _unit(run: Run) -> str:

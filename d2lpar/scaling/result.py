@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from d2lpar.records.kinds import PARTS, Run, group
+from d2lpar.records.measurements import REPEAT
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.records.rule import FEWEST, MARKS, Comparison, compare_all
-from d2lpar.records.trainings import REPEAT
 from d2lpar.scaling.model import Study, all_reduces, studies
 from d2lpar.text import as_ratio, number, plural
 

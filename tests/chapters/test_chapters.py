@@ -9,7 +9,7 @@ import pytest
 
 from d2lpar import chapter
 from d2lpar.experiments import EXPERIMENTS, LESSONS, load
-from d2lpar.records.comparison import arm_times
+from d2lpar.records.measurements import arm_times
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "chapters").glob("[!_]*.py"))

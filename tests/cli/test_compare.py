@@ -9,7 +9,7 @@ from support.factories import gan_epoch, training
 
 from d2lpar.cli.compare import compare
 from d2lpar.errors import RecordError
-from d2lpar.records import comparison
+from d2lpar.records import measurements
 
 ONE = training(1, seconds=(9.0, 2.0, 1.8, 2.2, 2.0))
 TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25, 1.25))
@@ -49,8 +49,8 @@ def test_final_accuracy_is_the_median_of_the_repeats_that_got_there():
     epochs = [
         changed(e, test_acc=next(accuracies)) if e.epoch == 4 else e for e in run.epochs
     ]
-    assert comparison.final_accuracy(replace(run, lines=tuple(epochs))) == 0.7
-    assert comparison.final_accuracy(replace(run, lines=tuple(epochs[:-1]))) == 0.8
+    assert measurements.final_accuracy(replace(run, lines=tuple(epochs))) == 0.7
+    assert measurements.final_accuracy(replace(run, lines=tuple(epochs[:-1]))) == 0.8
 
 
 def test_different_data_is_compared_by_throughput_and_what_differs_is_listed():

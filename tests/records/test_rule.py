@@ -10,8 +10,8 @@ from support.factories import training
 from support.simulated_rule import told
 
 from d2lpar.records import files
-from d2lpar.records.comparison import arm_times, seconds_per_epoch
 from d2lpar.records.kinds import Header, StepRecord, timed_epochs
+from d2lpar.records.measurements import arm_times, seconds_per_epoch
 from d2lpar.records.rule import (
     NOTHING,
     compare,

@@ -203,7 +203,7 @@ def test_a_record_that_is_replaced_is_named_and_a_longer_one_kept(
     run_of(1)
     assert f"it was longer, and is kept as {kept}" in caplog.text
     assert [len(files.read(tmp_path / n).lines) for n in (kept, "cpu1.jsonl")] == [3, 1]
-    assert files.finished_in(tmp_path) == [tmp_path / "cpu1.jsonl"]
+    assert files.found(tmp_path) == [tmp_path / "cpu1.jsonl"]
 
 
 def test_an_interrupted_record_is_renamed_by_the_next_run(tmp_path, monkeypatch):

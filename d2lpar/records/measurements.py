@@ -1,0 +1,173 @@
+"""What runs measured, read from their records: as numbers, table cells and phrases.
+
+Which of two is faster is decided elsewhere, by :mod:`d2lpar.records.rule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+from d2lpar.errors import RecordError
+from d2lpar.records import files, kinds, labels, rule
+from d2lpar.records.kinds import ArmSample, FrameRecord, Run, group, timed_epochs
+from d2lpar.records.rule import Summary, in_turns
+
+REPEAT = "--repeats 4"  # turns
+SECONDS = ["s/epoch", "range", "n", "speedup"]  # the cells of `seconds_rows`
+
+
+# Seconds
+
+
+def seconds_per_epoch(*runs: Run, per: Callable = lambda epoch: 1) -> Summary:
+    """Return training seconds, by default per epoch, without warm-ups: n is 0 for none.
+
+    Each repeat is a process, in turn with those of the other runs of its sweep.
+    """
+    for run in runs:
+        check(run)
+    return of_repeats(
+        (run, e.repeat, e.seconds / per(e)) for run in runs for e in timed_epochs(run)
+    )
+
+
+def of_repeats(measured: Iterable[tuple[Run, int, float]]) -> Summary:
+    """Summarize values of runs and their repeats, of which each is a turn."""
+    found = in_turns(
+        group(measured, lambda x: (sitting_of(x[0]) or id(x[0]), x[1]), lambda x: x[2])
+    )
+    in_turn = {k: v for k, v in found.turns.items() if isinstance(k[0], tuple)}
+    return replace(found, turns=in_turn)
+
+
+def sitting_of(run: Run) -> Hashable:
+    """Return what runs share that took turns, or None: they are in one folder.
+
+    A sweep replaces all of its records at once, unless they are kept under a date.
+    """
+    turns, path = run.header.turns, run.path
+    in_force = path is not None and path.name.count(".") == 1
+    return (*files.sweep_of(run), *turns) if turns and in_force else None
+
+
+def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
+    """Return a row per run: its devices, and the cells of `SECONDS`."""
+    base, rows = seconds_per_epoch(runs[0]), []
+    for run in runs:
+        seconds = seconds_per_epoch(run)
+        first = "1" if seconds.n else "-"
+        speedup = first if run is runs[0] else rule.compare(base, seconds).cell
+        rows.append([labels.configuration(run.header), *seconds.cells(), speedup])
+    return rows
+
+
+def seconds_note(runs: Sequence[Run]) -> str:
+    """Return what the columns `SECONDS` of these runs are."""
+    all_timed = all(map(timed_epochs, runs))
+    untimed = "" if all_timed else f" (-: {rule.NOT_TIMED})"
+    return (
+        "s/epoch: median of n epochs, without each run's first one, a warm-up"
+        f"{untimed}; speedup: over {labels.count(runs[0].header)} ({rule.MARKS})"
+    )
+
+
+def speed_in_short(runs: Sequence[Run]) -> str:
+    """Return how fast the last run is beside the first, in few words; "" for one."""
+    first, last = runs[0], runs[-1]
+    if first is last:
+        return ""
+    speed = rule.in_short(seconds_per_epoch(last), seconds_per_epoch(first))
+    return f"{labels.count(last.header)} are {speed}" if speed else ""
+
+
+def speeds(runs: Sequence[Run]) -> list[str]:
+    """Return a phrase per later run: how fast an epoch is beside the first run's."""
+    first, *others = runs
+    base, where = seconds_per_epoch(first), f"on {labels.count(first.header)}"
+    found = [(f"training on {labels.count(r.header)}", r) for r in others]
+    return [
+        rule.phrase(name, seconds_per_epoch(run), where, base, REPEAT)
+        for name, run in found
+    ]
+
+
+# Accuracy, and the quality of a GAN's faces
+
+
+def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
+    """Return test accuracies in [0, 1] by ascending epoch, one per repeat."""
+    check(run)
+    epochs = sorted(run.lines_of(kinds.EpochRecord), key=lambda e: e.epoch)
+    return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
+
+
+def quality_by_epoch(run: Run, measure: str = "frechet") -> dict[int, list[float]]:
+    """Return a measure of a GAN's faces by epoch, one per repeat."""
+    frames = sorted(run.lines_of(FrameRecord), key=lambda f: f.epoch)
+    return group(frames, lambda f: f.epoch, lambda f: getattr(f, measure))
+
+
+def final_accuracy(run: Run) -> float:
+    """Return the repeats' median test accuracy after the last epoch, in [0, 1]."""
+    return median(list(accuracy_by_epoch(run).values())[-1])
+
+
+def final_quality(run: Run, measure: str = "frechet") -> float:
+    """Return a measure of a GAN's last faces, the repeats' median."""
+    return median(list(quality_by_epoch(run, measure).values())[-1])
+
+
+def references(run: Run) -> dict[str, dict[str, float]]:
+    """Return the quality of the sets that a GAN's faces are compared with, by name."""
+    return run.lines_of(FrameRecord)[0].references
+
+
+def is_gan(run: Run) -> bool:
+    """Return whether the run trained a GAN, which has no test accuracy."""
+    return bool(run.lines_of(kinds.GanEpochRecord))
+
+
+def check(run: Run) -> None:
+    """Raise :class:`RecordError` for a run without epochs."""
+    if not run.epochs:
+        raise RecordError(f"{run.path or 'a run'}: holds no epochs; see d2lpar report")
+
+
+# Benchmarks
+
+
+class ArmTimes(NamedTuple):
+    """What one arm of a benchmark measured of one work, without the warm-ups."""
+
+    name: str
+    work: str
+    is_peer: bool
+    samples: list[ArmSample]
+    why_not: str  # why there are no samples
+    date: str  # of the record, whose arms took turns
+
+    @property
+    def seconds(self) -> list[float]:
+        return [sample.seconds for sample in self.samples]
+
+    @property
+    def summary(self) -> Summary:
+        """Return the summary of the seconds; a round, in new processes, is a turn."""
+        turns = group(self.samples, lambda x: (self.date, x.round), lambda x: x.seconds)
+        return in_turns(turns)
+
+
+def arm_times(run: Run) -> list[ArmTimes]:
+    """Return the arms of a benchmark's record, work by work, in the order they ran."""
+    arms = []
+    for work, same in group(run.lines, lambda line: line.work).items():
+        for name, lines in group(same, lambda line: line.arm).items():
+            samples = [x for x in lines if isinstance(x, ArmSample) and not x.warm_up]
+            absent = [x.why_not for x in lines if isinstance(x, kinds.ArmAbsent)]
+            why_not = "" if samples else [*absent, "only warmed up"][0]
+            is_peer, date = name in run.header.peers, run.header.date
+            arms.append(ArmTimes(name, work, is_peer, samples, why_not, date))
+    return arms

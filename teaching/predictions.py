@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from d2lpar.figures import page
 from d2lpar.records.kinds import group
-from d2lpar.text import plain_table, printable
+from d2lpar.text import printable
 
 BINS = 20
 
@@ -41,33 +40,26 @@ def guesses(files: Sequence[Path]) -> Iterator[dict]:
 
 @page.plain_style()
 def draw(questions: dict[str, list[dict]]) -> Figure:
-    """Return a picture of the questions, one below the other."""
+    """Return histograms of guesses, grey, with the answers, blue: words or numbers."""
     figure = Figure(figsize=(7.6, 2.2 * len(questions)))
     panels = figure.subplots(len(questions), squeeze=False)[:, 0]
     for axes, (what, said) in zip(panels, questions.items()):
         axes.set(title=page.wrap(what, 80), ylabel="learners")
         axes.yaxis.get_major_locator().set_params(integer=True)
-        histogram(axes, [g["guess"] for g in said], [g["answer"] for g in said])
+        guesses, answers = ([g[key] for g in said] for key in ("guess", "answer"))
+        if any(isinstance(value, str) for value in (*guesses, *answers)):
+            for word, count in sorted(Counter(map(str, guesses)).items()):
+                color = page.OURS if word in map(str, answers) else page.GREY
+                axes.bar(page.wrap(word, 20), count, color=color)
+            continue
+        least, most = min(*guesses, *answers), max(*guesses, *answers)
+        wide = most > 10 * least > 0
+        axes.set_xscale("log" if wide else "linear")
+        bins = numpy.geomspace(least, most, BINS) if wide else BINS
+        axes.hist(guesses, bins, range=(least, most), color=page.GREY)
+        for answer in answers:
+            axes.axvline(answer, color=page.OURS, lw=1.2)
     return figure
-
-
-def histogram(axes: Axes, values: list, answers: list) -> None:
-    """Draw guesses in grey, and answers in blue; both are words or numbers."""
-    if any(isinstance(value, str) for value in (*values, *answers)):
-        words = Counter(page.wrap(str(value), 20) for value in values)
-        right = {page.wrap(str(answer), 20) for answer in answers}
-        names = sorted(words)
-        colors = [page.OURS if word in right else page.GREY for word in names]
-        axes.bar(names, [words[word] for word in names], color=colors)
-        return
-    least, most = min(*values, *answers), max(*values, *answers)
-    wide = most > 10 * least > 0
-    if wide:
-        axes.set_xscale("log")
-    bins = numpy.geomspace(least, most, BINS) if wide else BINS
-    axes.hist(values, bins, range=(least, most), color=page.GREY)
-    for answer in answers:
-        axes.axvline(answer, color=page.OURS, lw=1.2)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -78,12 +70,9 @@ def main(words: Sequence[str] | None = None) -> None:
     questions = group(guesses(args.files), lambda guess: guess["what"])
     if not questions:
         parser.error("no predictions of a chapter in these files")
-    rows = [
-        [what, str(len(said)), f"{sum(g['good'] for g in said)} of {len(said)}"]
-        for what, said in questions.items()
-    ]
-    columns = ["question", "guesses", "good"]
-    print(printable(plain_table(columns, rows)))
+    for what, said in questions.items():
+        good = sum(guess["good"] for guess in said)
+        print(f"{printable(what)}: {good} of {len(said)} are good")
     args.out.mkdir(parents=True, exist_ok=True)
     draw(questions).savefig(args.out / "predictions.png")
     print(f"wrote {args.out / 'predictions.png'}")

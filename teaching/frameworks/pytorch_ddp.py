@@ -2,8 +2,7 @@
 
     torchrun --nproc-per-node 2 teaching/frameworks/pytorch_ddp.py
 
-Prints the mean loss of each step. Every second step works through its shard in two
-pieces, which must not change a loss.
+Prints the mean loss of each step.
 """
 
 import start
@@ -52,34 +51,16 @@ def train_batch(X, y, net, optimizer):
     return loss.detach()
 
 
-def accumulate(X, y, net, optimizer, pieces=2):
-    X_shard, y_shard = split_batch(X, y)
-    *first, last = zip(X_shard.tensor_split(pieces), y_shard.tensor_split(pieces))
-
-    def backward(X_piece, y_piece):
-        loss = F.cross_entropy(net(X_piece), y_piece, reduction="sum")
-        (num_devices / len(X) * loss).backward()  # adds to the gradients
-        return loss.detach()
-
-    optimizer.zero_grad()
-    with net.no_sync():  # without an all-reduce
-        losses = [backward(*piece) for piece in first]
-    losses.append(backward(*last))  # all-reduces what has been added up
-    optimizer.step()
-    return sum(losses)
-
-
-def train(net, steps):
-    """Print the mean loss of each batch; the functions of `steps` take turns."""
+def train(net):
+    """Print the mean loss of each batch."""
     optimizer = torch.optim.SGD(net.parameters(), lr=start.LR)
-    for k, (X, y) in enumerate(start.batches()):
-        step = steps[k % len(steps)]
-        loss = step(torch.tensor(X), torch.tensor(y), net, optimizer)
+    for X, y in start.batches():
+        loss = train_batch(torch.tensor(X), torch.tensor(y), net, optimizer)
         distributed.all_reduce(loss)
         if rank == 0:
             print(loss.item() / len(X))
 
 
 if __name__ == "__main__":
-    train(DistributedDataParallel(lenet(start.params())), [train_batch, accumulate])
+    train(DistributedDataParallel(lenet(start.params())))
     distributed.destroy_process_group()

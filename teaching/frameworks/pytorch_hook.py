@@ -7,7 +7,7 @@ all-reduces. The buckets are small, so that LeNet has several of them.
 """
 
 import start
-from pytorch_ddp import lenet, num_devices, rank, train, train_batch
+from pytorch_ddp import lenet, num_devices, rank, train
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,7 +29,7 @@ def in_16_bits(state, bucket):
 
 net = DistributedDataParallel(lenet(start.params()), bucket_cap_mb=0.1)
 net.register_comm_hook(None, in_16_bits)
-train(net, [train_batch])
+train(net)
 if rank == 0:
     print(f"{num_bytes} bytes")
 distributed.destroy_process_group()

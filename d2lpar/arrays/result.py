@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from d2lpar.errors import RecordError
@@ -50,11 +50,6 @@ class Row:
     def gflop_per_sec(self) -> float:
         return self.flops / self.seconds.median / 1e9
 
-    @property
-    def intensity(self) -> float:
-        """Return the floating-point operations per byte."""
-        return self.flops / self.num_bytes
-
 
 def rows(runs: Sequence[Run]) -> list[Row]:
     """Return the runs' timings by ascending device count, repeats of a row pooled."""
@@ -79,21 +74,11 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     return table
 
 
-def rows_of(operation: str, table: Sequence[Row]) -> list[Row]:
-    """Return the rows of one operation."""
-    return [row for row in table if row.operation == operation]
-
-
-def fastest(table: Iterable[Row]) -> Row:
-    """Return the row with the least median; raise ValueError where there is none."""
-    return min(table, key=lambda row: row.seconds.median)
-
-
 def fastest_forms(table: Sequence[Row]) -> list[Row]:
     """Return the fastest form of each operation in each library, by device count."""
     shown = [row for row in table if row.operation in TITLES]
     by_library = group(shown, lambda r: (r.operation, r.library, r.num_devices))
-    return [fastest(same) for same in by_library.values()]
+    return [min(same, key=lambda r: r.seconds.median) for same in by_library.values()]
 
 
 def shape(row: Row) -> str:

@@ -102,7 +102,7 @@ GAN = [
     _flag("--sync-batch-norm", help="BatchNorm over all devices."),
     Option(
         ["--d-norm"],
-        type=Choice(("spectral", "batch", "none", "batch-apart")),
+        type=Choice(("spectral", "none")),
         help="Normalisation of the discriminator.",
     ),
     Option(["--frames-every"], type=POSITIVE, help="Epochs between frames."),

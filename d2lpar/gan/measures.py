@@ -7,7 +7,7 @@ Diversity Metrics for Generative Models" (2020), for the coverage.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy
 
@@ -22,8 +22,7 @@ AT_ONCE = 100  # faces
 MAX_COMPARED = 2_000  # generated and real faces each, which are compared
 
 
-@dataclass(frozen=True)
-class Quality:
+class Quality(NamedTuple):
     """The quality of a set of faces, compared with the same number of real ones.
 
     `frechet` is the squared Fréchet distance of the features: 0 is best. `coverage` is
@@ -33,10 +32,6 @@ class Quality:
 
     frechet: float
     coverage: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the values by name, rounded, for a record."""
-        return {name: round(value, 5) for name, value in asdict(self).items()}
 
 
 def features(faces: numpy.ndarray, device: mx.Context) -> numpy.ndarray:

@@ -1,7 +1,7 @@
 """The networks of the GAN: the CryptoPunks notebook's, and a wider pair.
 
 Source: the notebook (PyTorch); Radford et al. (DCGAN, 2015); Miyato et al. (spectral
-normalization, 2018); Ioffe and Szegedy (batch normalization, 2015).
+normalization, 2018).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from d2lpar.padding import cut, pad
 
 Shards = Sequence[np.ndarray]  # one array per busy device
 Z_SHAPE = (16, 3, 3)  # of the noise that becomes one face of the notebook's
-# Normalisations of the wide discriminator; a checkpoint stores the index.
-D_NORMS = ("spectral", "batch", "none", "batch-apart")
+# Normalisations of the wide discriminator, and how a checkpoint stores them.
+D_NORMS = {"spectral": 0, "none": 2}
 POWER_ITERATIONS = 15  # before the first step; one more in each step
 
 # Of the discriminator: the notebook's, and on devices: oneDNN is twice as fast with
@@ -56,7 +56,6 @@ class Discriminator(gluon.nn.HybridSequential):
     """Faces (n, 3, 24, 24) to scores (n, 1), above 0 for faces it takes for real."""
 
     weight_scale = None
-    apart = False
 
     def __init__(self, channels: tuple[int, int] = CHANNELS) -> None:
         super().__init__()
@@ -118,24 +117,20 @@ class WideDiscriminator(gluon.nn.HybridSequential):
     """Faces (n, 3, 24, 24) in [0, 1] to scores (n, 1), above 0 for real ones.
 
     Convolutions to 12, 6 and 3 pixels with w (the `width`), 2 w and 4 w channels. The
-    `norm` "spectral" divides weights by their largest singular value, "batch" is
-    BatchNorm, and "batch-apart" normalises real and generated faces separately.
+    `norm` is "none" or "spectral", which divides weights by their largest singular
+    value.
     """
 
     weight_scale = 0.02
 
     def __init__(self, width: int, norm: str = "spectral") -> None:
         super().__init__()
-        self.apart = norm == "batch-apart"
         layer = SpectralConv2D if norm == "spectral" else gluon.nn.Conv2D
         sizes = [3, width, 2 * width, 4 * width]
         self.add(FromPixels())
-        for k, (before, after) in enumerate(zip(sizes, sizes[1:])):
-            normed = norm.startswith("batch") and k > 0  # the mean takes away any bias
-            self.add(layer(after, 4, 2, 1, in_channels=before, use_bias=not normed))
-            if normed:
-                self.add(gluon.nn.BatchNorm(in_channels=after))
-            self.add(gluon.nn.LeakyReLU(0.2))
+        for before, after in zip(sizes, sizes[1:]):
+            conv = layer(after, 4, 2, 1, in_channels=before)
+            self.add(conv, gluon.nn.LeakyReLU(0.2))
         self.add(layer(1, 3, in_channels=4 * width), gluon.nn.Flatten())
 
 

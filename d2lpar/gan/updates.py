@@ -66,7 +66,7 @@ for _loss in (_d_loss, _g_loss):
 class TrainingState:
     """The state after `epoch` epochs, on the host: :func:`train` continues from it."""
 
-    params_D: list[numpy.ndarray]  # with spectral vectors; running averages stay 0, 1
+    params_D: list[numpy.ndarray]  # with spectral vectors
     params_G: list[numpy.ndarray]
     moments_D: list[numpy.ndarray]  # Adam's means, then its variances
     moments_G: list[numpy.ndarray]
@@ -94,7 +94,7 @@ class TrainingState:
             "seed": self.seed,
             "num_steps": self.num_steps,
             "width": self.width or 0,
-            "d_norm": D_NORMS.index(self.d_norm),
+            "d_norm": D_NORMS[self.d_norm],
         }
 
     @classmethod
@@ -104,7 +104,8 @@ class TrainingState:
         for name in LISTS:
             n = sum(key.startswith(f"{name}.") for key in tensors)
             named[name] = [tensors[f"{name}.{i}"] for i in range(n)]
-        width, d_norm = facts["width"] or None, D_NORMS[facts["d_norm"]]
+        width = facts["width"] or None
+        (d_norm,) = (name for name, k in D_NORMS.items() if k == facts["d_norm"])
         return cls(**named, **{**facts, "width": width, "d_norm": d_norm})
 
 
@@ -241,16 +242,7 @@ class Nets:
 
     def update(self, state: TrainingState) -> None:
         """Copy the first device's values to the state; DivergedError unless finite."""
-        # D always normalises by its batches: its running averages, which MXNet updates
-        # in a race, are not kept.
-        params_D = [
-            before if "running" in name else now
-            for name, now, before in zip(
-                self.D.collect_params(),
-                host_params(self.D, like=state.params_D),
-                state.params_D,
-            )
-        ]
+        params_D = host_params(self.D, like=state.params_D)
         params_G = host_params(self.G, like=state.params_G)
         name = f"a parameter after epoch {state.epoch + 1}"
         check_finite(name, [*params_D, *params_G], self.adam_G.lr)
@@ -275,17 +267,13 @@ def step(
     nets.iterate_spectral_vectors()
     with autograd.record():
         fakes = forward(nets.G, z_shards, synchronised)
-    d_losses, opinions = update_D(X_shards, fakes, nets.D, nets.adam_D, synchronised)
-    g_losses = update_G(fakes, nets.D, nets.adam_G, synchronised)
+    d_losses, opinions = update_D(X_shards, fakes, nets.D, nets.adam_D)
+    g_losses = update_G(fakes, nets.D, nets.adam_G)
     return StepSums(d_losses, g_losses, opinions)
 
 
 def update_D(
-    X_shards: Shards,
-    fakes: Shards,
-    net_D: gluon.Block,
-    adam: Adam,
-    synchronised: bool = False,
+    X_shards: Shards, fakes: Shards, net_D: gluon.Block, adam: Adam
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Take an Adam step of the discriminator: real faces towards 1, fakes towards 0.
 
@@ -294,22 +282,15 @@ def update_D(
     """
     adam.zero_grad()
     with autograd.record():
-        fakes = [f.detach() for f in fakes]
-        if net_D.apart:
-            judged = [forward(net_D, x, synchronised) for x in (X_shards, fakes)]
-            scores = [np.concatenate(pair) for pair in zip(*judged)]
-        else:  # one call for both; the notebook makes two, and joins the results
-            faces = [np.concatenate(pair) for pair in zip(X_shards, fakes)]
-            scores = forward(net_D, faces, synchronised)
-        losses, opinions = zip(*map(_d_loss, scores))
-    autograd.backward(losses)  # together: a synchronised graph is one
+        # One call for both; the notebook makes two, and joins the results.
+        faces = [np.concatenate([X, f.detach()]) for X, f in zip(X_shards, fakes)]
+        losses, opinions = zip(*(_d_loss(net_D(x)) for x in faces))
+    autograd.backward(losses)
     adam.step(2 * sum(map(len, X_shards)))
     return list(losses), list(opinions)
 
 
-def update_G(
-    fakes: Shards, net_D: gluon.Block, adam: Adam, synchronised: bool = False
-) -> list[np.ndarray]:
+def update_G(fakes: Shards, net_D: gluon.Block, adam: Adam) -> list[np.ndarray]:
     """Take an Adam step of the generator, so that its fakes are taken for real.
 
     `fakes` are (n_k, 3, 24, 24) per device, made within ``autograd.record()``. Returns
@@ -322,7 +303,7 @@ def update_G(
     for x in pixels:
         x.attach_grad()
     with autograd.record():
-        losses = [_g_loss(s) for s in forward(net_D, pixels, synchronised)]
+        losses = [_g_loss(net_D(x)) for x in pixels]
     autograd.backward(list(fakes), autograd.grad(losses, pixels))
     adam.step(sum(map(len, fakes)))
     return losses

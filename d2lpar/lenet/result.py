@@ -9,7 +9,7 @@ from statistics import median
 
 import msgspec
 
-from d2lpar.records import labels, measurements
+from d2lpar.records import measurements
 from d2lpar.records.kinds import EpochRecord, Line, Run, group, timed_epochs
 from d2lpar.records.measurements import SECONDS, seconds_note, seconds_rows, speeds
 from d2lpar.records.result import Result, Table, listed, sentence
@@ -25,57 +25,54 @@ def is_guessing(accuracy: float) -> bool:
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Return a row per chapter, device count and way to share, over all seeds."""
+    """Return a row per device count and way to share of one chapter, over all seeds."""
     seeds = {run.header.seed for run in runs}
     one_seed = len(seeds) == 1 and not runs[0].header.settings.get("seeds")
     runs = pooled([run for run in runs if run.lines_of(EpochRecord)])
     if not runs:
         return Result()
-    sent = any(_megabytes(run) != "-" for run in runs)
-    chapters = group(runs, lambda run: run.header.chapter)
-    rows, compared, accuracies = [], [], []
-    shorts: list[str] = []
-    for chapter, same in chapters.items():
-        name = labels.CHAPTERS.get(chapter, chapter)
-        of_chapter = f"{name}: " if len(chapters) > 1 else ""
-        for run, cells in zip(same, seconds_rows(same)):
-            if of_chapter:
-                cells[0] = f"{name}, {cells[0]}"
-            rows.append([*cells, *([_megabytes(run)] if sent else []), _accuracy(run)])
-        compared += [sentence(of_chapter + words) for words in speeds(same)]
-        ends = [measurements.final_accuracy(run) for run in same]
-        guesses = [" (guessing)" * is_guessing(end) for end in ends]
-        shorts += map("".join, zip(map(_accuracy, same), guesses))
-        alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
-        what = "about the same test accuracy" if alike else "test accuracy"
-        each = [f"{end:.3f}{guess}" for end, guess in zip(ends, guesses)]
-        words = f"training ends at {what}: {listed(each)}"
-        if is_guessing(max(ends)):
-            words = (
-                f"training has not begun to learn: it ends at "
-                f"{listed(f'{end:.3f}' for end in ends)}; take more epochs, or a "
-                "smaller batch"
-            )
-        elif len(ends) > 1 and not alike and one_seed:
-            words += ", with one random seed"
-        accuracies.append(sentence(of_chapter + words))
-    columns = ["", *SECONDS, *(["MB sent/epoch"] if sent else []), "test accuracy"]
-    answers = {"seconds": compared, "accuracy": accuracies}
-    of_several = any("(" in row[-1] for row in rows)
-    what = "median and range of the trainings" * of_several
+    columns, rows = ["", *SECONDS], seconds_rows(runs)
+    sent = list(map(_megabytes, runs))
+    if any(megabytes != "-" for megabytes in sent):
+        columns.append("MB sent/epoch")
+        rows = [[*cells, megabytes] for cells, megabytes in zip(rows, sent)]
+    columns.append("test accuracy")
+    accuracies = list(map(_accuracy, runs))
+    rows = [[*cells, accuracy] for cells, accuracy in zip(rows, accuracies)]
     last = max(epoch.epoch for run in runs for epoch in run.epochs)
-    what = ", ".join(filter(None, (f"after epoch {last}", what)))
+    what = f"after epoch {last}"
+    if any("(" in accuracy for accuracy in accuracies):
+        what += ", median and range of the trainings"
     scale = runs[0].header.settings.get("scale")
     start = f", weights start from N(0, {scale:g})" if scale else ""
     note = f"{seconds_note(runs)}; test accuracy: {what}{start}; 0.100 is guessing"
-    short = f"accuracy {listed(shorts)} after epoch {last}"
+    ends = [measurements.final_accuracy(run) for run in runs]
+    guesses = [" (guessing)" * is_guessing(end) for end in ends]
+    short = (
+        f"accuracy {listed(map(''.join, zip(accuracies, guesses)))} after epoch {last}"
+    )
     short = "; ".join(filter(None, (short, measurements.speed_in_short(runs))))
+    each = [f"{end:.3f}" for end in ends]
+    alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
+    what = "about the same test accuracy" if alike else "test accuracy"
+    words = f"training ends at {what}: {listed(map(''.join, zip(each, guesses)))}"
+    if is_guessing(max(ends)):
+        words = (
+            f"training has not begun to learn: it ends at {listed(each)}; take more "
+            "epochs, or a smaller batch"
+        )
+    elif len(ends) > 1 and not alike and one_seed:
+        words += ", with one random seed"
+    answers = {
+        "seconds": list(map(sentence, speeds(runs))),
+        "accuracy": [sentence(words)],
+    }
     return Result(Table(columns, rows), note, answers, short=short)
 
 
 def pooled(runs: Sequence[Run]) -> list[Run]:
     """Return one run for all random seeds, each a repeat, in the order of the rows."""
-    place = attrgetter("chapter", "num_devices", "workers", "variant")
+    place = attrgetter("num_devices", "workers", "variant")
     joined = []
     for _, same in sorted(group(runs, lambda run: place(run.header)).items()):
         lines: list[Line] = []

@@ -102,17 +102,6 @@ def lines(n, **settings):
     return list(timings.time_all(n, devices=f"cpu:{n}", data=DATA, **how))
 
 
-@pytest.mark.parametrize("make", operations.OPERATIONS)
-def test_pytorch_computes_the_same(make, torch):
-    """A form with another result than NumPy's raises TimingError."""
-    for work in make(DATA, contexts(1), np.random.default_rng(0)):
-        forms, written = operations.forms_of(work, torch)
-        checks = {**work.checks, "before": operations.clearing(*written)}
-        for form, call in forms.items():
-            timed = timing.measure_host(call, 1, repeats=1, name=form, **checks)
-            assert len(timed.seconds) == 1
-
-
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("n", [1, 2])
 def test_records(n):

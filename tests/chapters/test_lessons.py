@@ -88,7 +88,7 @@ PRINTED = {
 
 # Of what the last cells must have written, by the chapter; the others write nothing.
 WRITTEN = {
-    "timing": {"roofline.png", "results.txt"},
+    "timing": {"results.txt"},
     **dict.fromkeys(
         ("multiple_gpus", "multiple_gpus_concise"),
         {"cpu2.jsonl", "seconds.png"},

@@ -123,21 +123,3 @@ def test_what_parallel_refuses_is_refused_in_gluon():
     refused("X is float64, the parameters are float32", X.astype(float), y)
     refused("list each context once", X, y, devices=CPUS[:1] * 2)
     refused("kvstore=None, which sums nothing", X, y, kvstore=None)
-
-
-@pytest.mark.parametrize("hybridized", [False, True])
-def test_steps_in_float64_are_those_of_numpy(hybridized):
-    rng = numpy.random.default_rng(0)
-    X, y, w = rng.normal(size=(7, 4)), rng.normal(size=(7, 1)), rng.normal(size=(1, 4))
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(1, in_units=4, use_bias=False, dtype="float64"))
-    net.initialize(mx.init.Zero(), ctx=CPUS[:3])
-    if hybridized:
-        net.hybridize()
-    net[0].weight.set_data(mx.np.array(w, dtype="float64"))
-    trainer = sgd(net.collect_params())
-    for _ in range(3):
-        lenet_concise.train_batch(X, y, net, CPUS[:3], trainer, loss=L2)
-        w = w - 0.1 / 7 * ((X @ w.T - y) * X).sum(axis=0)
-    for replica in values(net)[0]:  # MXNet's optimizers keep the rate in float32
-        numpy.testing.assert_allclose(replica, w, rtol=1e-6)

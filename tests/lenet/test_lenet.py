@@ -1,6 +1,5 @@
 """LeNet's training, from scratch and in Gluon: the two must tell the same story."""
 
-import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -109,24 +108,6 @@ def test_devices_and_implementation_do_not_matter(
         assert abs(record.test_acc - other.test_acc) < 0.05  # one image of 30
     assert expected[1].train_loss < expected[0].train_loss  # it learns
     assert distance(state.params, params) < 10 * CLOSE
-
-
-@BOTH
-def test_a_state_goes_from_devices_to_the_cpu_and_back(implementation, data, contexts):
-    """Three epochs of three trainings are those of one."""
-    state, chosen = lenet.start(0, scale=0.1), contexts(1)
-    recipe = {**RECIPE, "data": data}
-    for devices in (chosen, [mx.cpu(0)], chosen):
-        list(implementation.train(devices=devices, state=state,
-                                  **{**recipe, "num_epochs": 1}))  # fmt: skip
-        facts = json.loads(json.dumps(state.facts()))
-        state = lenet.TrainingState.restore(state.tensors(), facts)
-    whole = lenet.start(0, scale=0.1)
-    list(
-        implementation.train(devices=chosen, state=whole, **{**recipe, "num_epochs": 3})
-    )
-    assert state.epoch == whole.epoch == 3
-    assert distance(state.params, whole.params) < 10 * CLOSE
 
 
 @BOTH

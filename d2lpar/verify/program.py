@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
 import re
-import select
 import shlex
-import signal
-import subprocess
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy
@@ -23,9 +14,6 @@ from numpy.linalg import norm
 
 from d2lpar.errors import RunError
 from d2lpar.verify import Check, summary
-
-ROOT = Path(__file__).resolve().parents[2]
-STEPS = 3
 
 
 def judge_program(
@@ -40,38 +28,41 @@ def judge_program(
     ends before its first step, or takes more than `timeout` seconds.
     """
     N = num_devices
-    one_command, words = words_of(command, "--run"), words_of(replaced or "", "--with")
-    if one_command[:1] in (["python"], ["python3"], ["torchrun"]):
-        one_command = one_command[1:]
-    script = (one_command or [""])[0]
+    words, others = words_of(command, "--run"), words_of(replaced or "", "--with")
+    if words[:1] in (["python"], ["python3"], ["torchrun"]):
+        words = words[1:]
+    script = (words or [""])[0]
     if not Path(script).is_file():
         line = f"{script!r} is no file: let --run begin with the script"
         raise RunError(f'{line} and its arguments, as in "train.py --batch-size 64"')
-    with prelude(timeout) as run:
-        many = run("many", one_command + words, N)
-        (one,) = run("one", one_command, 1, follow="many")
-        rows = check_rows(one[0], [file[0] for file in many])
-        if rows.mistake == "larger batch" and replaced is None:
-            line = f"{rows.line}: the global batch grew. Name --with, the arguments of"
-            line += ' several processes, as in --with "--batch-size 32"; or --with ""'
-            rows = Check("rows", "unjudged", line, rows.mistake)
+    many = run(words + others, N, timeout)
+    how = (words, 1, timeout, many[0][0])  # one process starts its steps where many do
+    one = run(*how)
+    rows = check_rows(one[0][0], [steps for steps, _ in many])
+    if rows.mistake == "larger batch" and replaced is None:
+        line = f"{rows.line}: the global batch grew. Name --with, the arguments of"
+        line += ' several processes, as in --with "--batch-size 32"; or --with ""'
+        rows = Check("rows", "unjudged", line, rows.mistake)
+        return [rows, summary([rows])]
+    if rows.verdict != "right" and tensors(many[0][0][0]):
+        verdict = "unjudged" if rows.verdict == "skipped" else "wrong"
+        line = f"{rows.line}, but it cannot take them: "
+        if rows.verdict == "skipped":
+            rows = rows._replace(line=f"{rows.line}; one process gets theirs")
+        try:
+            one = run(*how, replay(one[0][0], [steps for steps, _ in many]))
+        except RunError as error:
+            rows = Check("rows", verdict, f"{line}{error}", rows.mistake)
             return [rows, summary([rows])]
-        each, alone = (sum(map(len, calls_of(f[0], 0))) for f in (many[0], one))
-        if rows.verdict != "right" and each:
-            if rows.verdict == "skipped":
-                rows = rows._replace(line=f"{rows.line}; one process gets theirs")
-            how = {"each": each, "split": alone == N * each}
-            try:
-                (one,) = run("replayed", one_command, 1, follow="many", **how)
-            except RunError as error:
-                verdict = "unjudged" if rows.verdict == "skipped" else "wrong"
-                line = f"{rows.line}, but it cannot take them: {error}"
-                rows = Check("rows", verdict, line, rows.mistake)
-                return [rows, summary([rows])]
+    flags = set().union(*(own for _, own in (*one, *many)))
     checks = [rows]
-    for k, (own, *others) in enumerate(zip(one, *many)):
-        name = f"optimizer {k + 1}: " * (k > 0)
-        for check in check_program(own, others, rows):
+    for k in sorted({step.optimizer for step in one[0][0]}):
+        own, *theirs = (
+            [step for step in steps if step.optimizer == k]
+            for steps, _ in (*one, *many)
+        )
+        for check in check_program(own, theirs, flags, rows):
+            name = f"optimizer {k + 1}: " * (k > 0)
             checks.append(check._replace(what=name + check.what))
     return [*checks, summary(checks)]
 
@@ -84,70 +75,56 @@ def words_of(text: str, flag: str) -> list[str]:
         raise RunError(f"{flag} {text!r}: {error}") from None
 
 
-@contextmanager
-def prelude(timeout: float) -> Iterator[Callable]:
-    """Start a process that has imported PyTorch; yield the function that runs scripts.
+def run(command, processes: int, timeout: float, follow=(), replay=()) -> list:
+    """Return the steps that each process recorded, and flags. Raises RunError."""
+    from d2lpar.verify import record, torch  # not NumPy alone
 
-    All that it has started ends with the block.
-    """
-    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "d2lpar.verify.prelude"],
-            env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": ":".join(path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-        )
-        try:
-            yield partial(recorded, server, Path(scratch), timeout)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-
-
-def recorded(
-    server, scratch: Path, timeout: float, name: str, command, processes: int, **how
-) -> list[list[dict]]:
-    """Return what each process recorded of each optimizer of a run.
-
-    One process starts its steps where those of the run `follow` do, and gets their
-    data, `each` tensors in a step. Raises RunError if the run failed.
-    """
-    folder = scratch / name
-    folder.mkdir()
-    run = {"folder": str(folder), "processes": processes, "command": command}
-    run |= {"steps": STEPS, "follow": "", "each": 0, "split": False, **how}
-    run["follow"] = run["follow"] and str(scratch / run["follow"])
-    with suppress(BrokenPipeError):
-        print(json.dumps(run), file=server.stdin, flush=True)
     started = f"{processes} process{'es' * (processes > 1)}"
-    if not select.select([server.stdout], [], [], timeout)[0]:
-        line = f"{started}: no answer in {timeout:g} s: raise --timeout"
-        raise RunError(f"{line}, or look for a collective that only some call")
-    server.stdout.readline()
-    if len(list(folder.iterdir())) < processes:
-        texts = [path.read_text() for path in scratch.glob(f"{name}.*.txt")]
-        printed = "\n".join(texts).strip().splitlines() or ["nothing"]
-        errors = [x for x in printed if re.match(r"[\w.]*(Error|Exception)\b", x)]
-        line = f"{started}: no step of an optimizer of PyTorch: "
-        line += errors[-1].strip()[:300] if errors else "does this command train, at "
-        if not errors:
-            line += f"least a batch on each process? It printed {printed[-1][:100]!r}"
+    with tempfile.TemporaryFile() as output:
+        how = (record.run_script, command, output, follow, replay)
+        group = torch.Group(processes, *how)
+        try:
+            return group.answers(timeout)
+        except TimeoutError:
+            line = f"{started}: no answer in {timeout:g} s: raise --timeout"
+            line += ", or look for a collective that only some call"
+        except EOFError:
+            output.seek(0)
+            printed = output.read().decode(errors="replace").strip().splitlines()
+            errors = [x for x in printed if re.match(r"[\w.]*(Error|Exception)\b", x)]
+            line = f"{started}: no step of an optimizer of PyTorch: "
+            if errors:
+                line += errors[-1].strip()[:300]
+            else:
+                line += "does this command train, at least a batch on each process? It "
+                line += f"printed {(printed or ['nothing'])[-1][:100]!r}"
+        finally:
+            group.kill()
         raise RunError(line)
-    files = [folder / str(rank) for rank in range(processes)]
-    return [pickle.loads(file.read_bytes()) for file in files]
 
 
-def calls_of(file: dict, k: int) -> list:
-    """Return the tensors of each call in a step."""
-    ends = [0, *file["calls_before"]]
-    return file["calls"][ends[k] : ends[k + 1]]
+def tensors(step) -> list:
+    """Return the tensors that all calls before a step got."""
+    return list(chain(*step.calls))
 
 
-def check_rows(one: dict, many: list[dict]) -> Check:
+def replay(one: list, many: list[list]) -> list:
+    """Return what one process gets, tensor by tensor, so that its rows are all rows."""
+    given: list = []
+    for own, *theirs in zip(one, *many):
+        parts = [tensors(step) for step in theirs]
+        if len(tensors(own)) == sum(map(len, parts)):  # it takes them piece by piece
+            given += chain(*parts)
+            continue
+        for k, news in enumerate(zip(*parts)):
+            leaves = (*news, *tensors(own)[k : k + 1])
+            # Equal ones are not of the rows, such as class weights.
+            are_equal = all(numpy.array_equal(leaf, news[0]) for leaf in leaves)
+            given.append(None if are_equal else numpy.concatenate(news))
+    return given
+
+
+def check_rows(one: list, many: list[list]) -> Check:
     """Compare the rows of each step: equal, repeated, or drawn by each process."""
 
     def key(row):  # without its padding, whose length depends on the other rows
@@ -156,18 +133,17 @@ def check_rows(one: dict, many: list[dict]) -> Check:
     def kind(leaf):  # a loss has calls of its own, with labels
         return leaf.shape[1:] if leaf.dtype.kind == "f" else leaf.ndim
 
-    def rows(file, k):
-        firsts = [leaves[0] for leaves in calls_of(file, k)]
+    def rows(step):
+        firsts = [leaves[0] for leaves in step.calls]
         firsts = [leaf for leaf in firsts if kind(leaf) == kind(firsts[0])]
         return Counter(key(row) for first in firsts for row in first)
 
-    def data(files, k):  # labels and noise, too
-        leaves = [leaf for file in files for call in calls_of(file, k) for leaf in call]
-        return {key(row) for leaf in leaves for row in leaf}
+    def data(steps):  # labels and noise, too
+        return {key(row) for step in steps for leaf in tensors(step) for row in leaf}
 
     N, size, seen = len(many), 0, set[bytes]()
-    for k in range(min(len(file["calls_before"]) for file in (one, *many))):
-        own, single = [rows(file, k) for file in many], rows(one, k)
+    for k, (alone, *theirs) in enumerate(zip(one, *many)):
+        own, single = [rows(step) for step in theirs], rows(alone)
         total: Counter = sum(own, Counter())
         sizes = sum(total.values()), sum(single.values())
         size = size or sizes[0]
@@ -176,11 +152,8 @@ def check_rows(one: dict, many: list[dict]) -> Check:
             line = "each process gets the same rows: is a DistributedSampler missing"
             line += ", or init_process_group?"
             return Check("rows", "wrong", line, "same rows")
-        if single and total == single and data(many, k) <= data([one], k):
+        if total == single and data(theirs) <= data([alone]):
             continue
-        if not total and not single:
-            line = "not seen, because no module or loss of PyTorch gets them"
-            return Check("rows", "skipped", line)
         line = f"{sizes[0]} in step {k + 1} on {N} processes, {sizes[1]} on one"
         # A sampler may repeat rows of earlier steps to fill the last one.
         known = {*single} if sizes[0] == sizes[1] else seen
@@ -191,13 +164,16 @@ def check_rows(one: dict, many: list[dict]) -> Check:
             line = f"{N} processes draw other rows than one"
         is_larger = 0 < sizes[0] == N * sizes[1]
         return Check("rows", "skipped", line, "larger batch" if is_larger else "")
+    if not size:
+        line = "not seen, because no module or loss of PyTorch gets them"
+        return Check("rows", "skipped", line)
     return Check("rows", "right", f"{size} in the first step")
 
 
-def check_program(one: dict, many: list[dict], rows: Check) -> list[Check]:
+def check_program(one: list, many: list[list], flags: set, rows: Check) -> list[Check]:
     """Compare starts, replicas, learning rates, gradients and moves."""
     N, first = len(many), many[0]
-    starts = [file["params"][0] for file in (*many, one)]
+    starts = [steps[0].start for steps in (*many, one)]
     if any(start.shape != starts[0].shape for start in starts):
         line = "processes hold parts of the parameters, which only FSDP2 can gather"
         return [Check("the start", "unjudged", line)]
@@ -211,31 +187,31 @@ def check_program(one: dict, many: list[dict], rows: Check) -> list[Check]:
         line = f"{far[-1]:.0e} apart: is a seed set, for any number of processes?"
         return [Check("the start", "unjudged", line)]
     checks = [Check("the start", "right", "equal on one process and on several")]
-    replicas = check_replicas(many)
-    if replicas.verdict == "wrong":
-        return [*checks, replicas]
+    checks.append(check_replicas(many))
+    if checks[-1].verdict == "wrong":
+        return checks
     rate = Check("the learning rate", "right", "equal")
-    for k, (rates, own) in enumerate(zip(first["lr"], one["lr"])):
-        if rate.verdict == "right" and not numpy.allclose(rates, own, 1e-6, 0):
-            line = f"{rates[0] / (own[0] or numpy.nan):g} times as large on {N} "
-            line += f"processes in step {k + 1}, for the same global batch"
+    for k, (own, alone) in enumerate(zip(first, one)):
+        if not numpy.allclose(own.rates, alone.rates, 1e-6, 0):
+            line = f"{own.rates[0] / (alone.rates[0] or numpy.nan):g} times as large on"
+            line += f" {N} processes in step {k + 1}, for the same global batch"
             rate = Check(rate.what, "wrong", line, "N times" if not k else "")
-    checks += [replicas, rate]
-    flags = set().union(*(file["flags"] for file in (one, *many)))
-    if in_16_bits(one["grads"][0]):  # a hook may send float16 for one process, too
-        flags.add("16 bits")
+            break
+    checks.append(rate)
+    if in_16_bits(one[0].grads):  # a hook may send float16 for one process, too
+        flags = flags | {"16 bits"}
     limit = 2e-2 if "16 bits" in flags else 1e-4
-    for k, (g, ref) in enumerate(zip(first["grads"], one["grads"])):
-        verdict, mistake = "right", ""
-        moves = [norm(file["moves"][k]) for file in (first, one)]
-        if not ref.any() or not moves[1]:
+    for k, (alone, *theirs) in enumerate(zip(one, *many)):
+        own, verdict, mistake = theirs[0], "right", ""
+        move = norm(alone.end - alone.start)
+        if not alone.grads.any() or not move:
             line = "one process moves no parameter: does the optimizer hold the model's"
             line += ", and is zero_grad called before backward?"
             return [*checks, Check(f"step {k + 1}", "unjudged", line)]
-        off, way = apart(g, ref), moves[0] / moves[1]
+        off, way = apart(own.grads, alone.grads), norm(own.end - own.start) / move
         line = f"gradients {off:.1e} apart; {N} move {way:.4f} times as far as 1"
         if not off <= limit:
-            verdict, mistake, why = name_of(k, one, many, flags, rows)
+            verdict, mistake, why = name_of(alone, theirs, flags, rows)
             line += f": {why}"
         elif rate.verdict == "right" and abs(way - 1) > max(5e-3, limit):
             verdict = "wrong"
@@ -249,33 +225,33 @@ def apart(a, b) -> float:
     return float(norm(a - b) / (norm(b) or 1))
 
 
-def where(file: dict, far) -> str:
+def where(step, far) -> str:
     """Return ", in NAMES" of the parameters with some elements of `far`, or ""."""
-    ends = numpy.cumsum([size for _, size in file["names"]])
-    parts = zip(file["names"], numpy.split(far, ends))
+    ends = numpy.cumsum([size for _, size in step.names])
+    parts = zip(step.names, numpy.split(far, ends))
     names = [name for (name, _), part in parts if part.any()]
     more = f" and {len(names) - 3} more" * (len(names) > 3)
-    everywhere = len(names) == len(file["names"])
+    everywhere = len(names) == len(step.names)
     return "" if everywhere else f", in {', '.join(names[:3])}{more}"
 
 
-def check_replicas(many: list[dict]) -> Check:
+def check_replicas(many: list[list]) -> Check:
     """Compare the parameters of all processes after each step."""
-    first = many[0]
-    for k, (start, end) in enumerate(zip(first["params"], first["params"][1:])):
-        limit = 1e-6 * (norm(end - start) or 1)
-        other = max(many, key=lambda file: norm(file["params"][k + 1] - end))
-        far = abs(other["params"][k + 1] - end)
+    for k, (first, *others) in enumerate(zip(*many)):
+        limit = 1e-6 * (norm(first.end - first.start) or 1)
+        far = abs(
+            max(others, key=lambda own: norm(own.end - first.end)).end - first.end
+        )
         if norm(far) > limit:
             line = f"apart from step {k + 1} on{where(first, far > far.max() * 1e-6)}"
-            if max(apart(file["grads"][k], first["grads"][k]) for file in many) < 1e-6:
+            if max(apart(own.grads, first.grads) for own in others) < 1e-6:
                 line += ". Gradients are equal, so the optimizers differ: does one "
                 line += "process have a rate, a scheduler or a momentum of its own?"
             else:
                 line += ". Gradients differ: is the wrapped module called, kept until "
                 line += "backward, the last piece not in no_sync, and clipping on all?"
             return Check("replicas", "wrong", line, "apart")
-    return Check("replicas", "right", f"equal after {len(first['grads'])} steps")
+    return Check("replicas", "right", f"equal after {len(many[0])} steps")
 
 
 def in_16_bits(gradient) -> bool:
@@ -283,9 +259,9 @@ def in_16_bits(gradient) -> bool:
     return not (gradient.astype("float32").view("uint32") & 0x1FFF).any()
 
 
-def name_of(k: int, one: dict, many, flags, rows: Check) -> tuple[str, str, str]:
-    """Return the verdict over a wrong gradient of step k, its mistake, and a clause."""
-    g, ref, N = many[0]["grads"][k], one["grads"][k], len(many)
+def name_of(one, many: list, flags: set, rows: Check) -> tuple[str, str, str]:
+    """Return the verdict over a wrong gradient of a step, its mistake, and a clause."""
+    g, ref, N = many[0].grads, one.grads, len(many)
     limit = 2e-2 if "16 bits" in flags else 1e-3
     far = ~(abs(g - ref) <= limit * abs(ref).max())
     factor = g[far] @ ref[far] / ((ref[far] @ ref[far]) or numpy.nan)
@@ -309,8 +285,10 @@ def name_of(k: int, one: dict, many, flags, rows: Check) -> tuple[str, str, str]
     if rows.verdict == "skipped" and "loss" not in flags:
         why = "one process keeps its own labels: compute the loss by one of PyTorch's"
         return "unjudged", "", why
-    leaves = [[leaf for call in calls_of(f, k) for leaf in call] for f in many]
-    valid = [sum((a >= 0).sum() for a in own if (a == -100).any()) for own in leaves]
+    valid = [
+        sum((leaf >= 0).sum() for leaf in tensors(own) if (leaf == -100).any())
+        for own in many
+    ]
     if len({*valid}) > 1:
         counts = ", ".join(map(str, valid))
         why = f"does each process divide by its own number of labels ({counts})?"

@@ -1,4 +1,4 @@
-"""Start a step of PyTorch for `d2lpar verify`: workers, parameters in and out."""
+"""Start processes of PyTorch for `d2lpar verify`, as torchrun would start them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,66 @@ import inspect
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable
+from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 import torch._dynamo  # DDP imports it: once here, and not in every process
-from torch import distributed, multiprocessing
+from torch import distributed
 
 __all__ = ["ddp"]
+
+
+class Group:
+    """Forked processes, which have PyTorch imported already and answer by pipes."""
+
+    def __init__(self, size: int, work: Callable, *how):
+        self.processes: dict = {}  # the number of each process, by its pipe
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for rank in range(size):
+            ours, theirs = Pipe()
+            if process := os.fork():
+                self.processes[ours] = process
+                theirs.close()
+                continue
+            words = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
+            words |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+            words |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            os.environ.update({name: str(value) for name, value in words.items()})
+            os.register_at_fork(after_in_child=theirs.close)
+            torch.set_num_threads(1)
+            try:
+                work(theirs, rank, size, *how)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+
+    def answers(self, timeout: float | None = None) -> list:
+        """Return the next message of each process.
+
+        Raises an error that one sends, EOFError if one has ended, and TimeoutError.
+        """
+        found: dict = {}
+        while waiting := [pipe for pipe in self.processes if pipe not in found]:
+            if not (ready := wait(waiting, timeout)):
+                raise TimeoutError
+            for pipe in ready:
+                found[pipe] = pipe.recv()
+                if isinstance(found[pipe], Exception):
+                    raise found[pipe]
+        return [found[pipe] for pipe in self.processes]
+
+    def kill(self) -> None:
+        """End all processes: one may wait for another that failed."""
+        for process in self.processes.values():
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
 
 
 def ddp(
@@ -33,7 +84,7 @@ def ddp(
     Processes stay alive between calls; `net` is made again. `backend` is "nccl" if
     there is a GPU for each process, else "gloo".
     """
-    groups: dict[int, dict] = {}  # the workers of each number of processes, by pipe
+    groups: dict[int, Group] = {}  # by the number of processes
 
     def init(seed):
         torch.manual_seed(seed)
@@ -41,23 +92,16 @@ def ddp(
 
     def replicas(params, X, y, num_devices, lr, *rest, **words):
         if num_devices not in groups:
-            groups[num_devices] = started(model, train, num_devices, whole, backend)
-        workers, answers = groups[num_devices], {}
-        for pipe in workers:
-            pipe.send((params, X, y, (lr, *rest), words))
-        while len(answers) < num_devices:
-            for pipe in wait([pipe for pipe in workers if pipe not in answers]):
-                try:
-                    answers[pipe] = pipe.recv()
-                except EOFError:
-                    workers[pipe].join()
-                    line = f"a process ended with status {workers[pipe].exitcode}"
-                    answers[pipe] = RuntimeError(line)
-                if isinstance(answers[pipe], Exception):
-                    for process in groups.pop(num_devices, {}).values():
-                        process.kill()  # it may wait for the one that failed
-                    raise answers[pipe]
-        return [answers[pipe] for pipe in workers]
+            how = (work, model, train, whole, backend)
+            groups[num_devices] = Group(num_devices, *how)
+        try:
+            for pipe in groups[num_devices].processes:
+                pipe.send((params, X, y, (lr, *rest), words))
+            return groups[num_devices].answers()
+        except Exception as error:
+            groups.pop(num_devices).kill()
+            ended = isinstance(error, EOFError)
+            raise RuntimeError("a process ended") if ended else error from None
 
     def step(*arguments, **words):
         return replicas(*arguments, **words)[0]
@@ -81,51 +125,30 @@ def as_array(p):
     return (p.float() if p.dtype.itemsize < 4 else p).cpu().numpy()
 
 
-def started(model, train, num_devices: int, whole: bool, backend: str | None) -> dict:
-    """Fork the processes of a group, which have PyTorch imported already."""
-    context, workers = multiprocessing.get_context("fork"), {}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for rank in range(num_devices):
-        ours, theirs = context.Pipe()
-        how = (rank, num_devices, port, theirs, model, train, whole, backend)
-        workers[ours] = context.Process(target=work, args=how, daemon=True)
-        workers[ours].start()
-        theirs.close()
-    return workers
-
-
-def work(rank, num_devices, port, pipe, model, train, whole, backend) -> None:
-    """Be a process of the group, as torchrun would start it: train when asked."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    torch.set_num_threads(1)
-    ours = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": port}
-    ours |= {"WORLD_SIZE": num_devices, "LOCAL_WORLD_SIZE": num_devices}
-    ours |= {"MASTER_ADDR": "127.0.0.1"}
-    os.environ.update({name: str(value) for name, value in ours.items()})
-    enough = torch.cuda.device_count() >= num_devices
+def work(pipe, rank, size, model, train, whole, backend) -> None:
+    """Be a process of the group: train when asked, and send the parameters."""
+    enough = torch.cuda.device_count() >= size
     backend = backend or os.environ.get("D2LPAR_BACKEND", "nccl" if enough else "gloo")
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
-    distributed.init_process_group(backend, rank=rank, world_size=num_devices)
+    distributed.init_process_group(backend, rank=rank, world_size=size)
     parent = os.getppid()
     while True:
         while not pipe.poll(2):  # its other end has copies in other workers
             if os.getppid() != parent:
-                os._exit(0)
+                return
         params, X, y, arguments, words = pipe.recv()
-        torch.manual_seed(0)
-        net = model()
-        with torch.no_grad():
-            for p, value in zip(parameters(net), params):
-                p.copy_(torch.as_tensor(value))
-        net = net.to(device)
-        X_y = [torch.as_tensor(a).to(device) for a in (X, y)]
-        if not whole:
-            X_y = [a.tensor_split(num_devices)[rank] for a in X_y]
         try:
+            torch.manual_seed(0)
+            net = model()
+            with torch.no_grad():
+                for p, value in zip(parameters(net), params):
+                    p.copy_(torch.as_tensor(value))
+            net = net.to(device)
+            X_y = [torch.as_tensor(a).to(device) for a in (X, y)]
+            if not whole:
+                X_y = [a.tensor_split(size)[rank] for a in X_y]
             train(net, *X_y, *arguments, **words)
             pipe.send([as_array(p) for p in parameters(net)])
         except Exception as error:

@@ -21,7 +21,6 @@ from d2lpar.verify.mistakes import SENTENCES
 __all__ = ["Check", "summary", "verify"]
 
 STATUS = {"right": 0, "wrong": 1, "unjudged": 2}  # the exit status of a summary
-LAST = "the first batch again"  # the last check: without it a verdict is not complete
 OPEN = ("another algorithm", "local steps", "own precision")  # may be what is wanted
 BATCHES = 3  # of three seeds: a mistake may not show in the first one
 
@@ -45,22 +44,20 @@ def verify(
     devices. Batches are drawn with `seed` and the two seeds after it. With `even` no
     uneven batch is tried. The verdict of the summary is "right", "wrong" or "unjudged".
     """
-    job = {"num_devices": num_devices, "batch_size": batch_size, "seed": seed}
     checks: list[Check] = []
     begun = Check("a call", "unjudged", "")
     try:
-        found = judge(step, even=even, **job)
+        found = judge(step, num_devices, batch_size, seed, even)
         if isinstance(step, (str, os.PathLike)):
             from d2lpar import process  # not NumPy alone
 
+            job = {"num_devices": num_devices, "batch_size": batch_size, "seed": seed}
             job |= {"step": os.path.abspath(step), "even": even}
             job |= {"timeout": timeout or 1e6}
             found = process.results("d2lpar.verify:judge", job)
         for begun in found:
             if begun.line:
                 checks.append(begun)
-        if checks[-1].what != LAST and checks[-1].verdict != "unjudged":
-            checks.append(Check(LAST, "unjudged", "its process ended before it"))
     except RunError as error:  # of what every step must answer, or its process died
         line, mistake = str(error), ""
         if isinstance(error, DiedError):
@@ -100,125 +97,111 @@ def judge(
         sys.argv, step = [step], Path(step).stem
     benches: list[Bench] = []
     for k in range(BATCHES):
-        how = (num_devices, batch_size, seed + k, timeout, *benches[:1])
-        bench = Bench(benches[0].module if benches else step, *how)
-        benches.append(bench)
+        bench = Bench(step, num_devices, batch_size, seed + k, timeout)
         if problem := bench.measure():
             yield Check(problem[0], "unjudged", problem[1])
             return
-    benches[0].other = benches[-1]
+        benches.append(bench)
     noise = numpy.max([bench.noise for bench in benches], axis=0)
     for bench in benches:
-        bench.noise = noise
-    even = even or bool(getattr(benches[0].module, "EVEN", False))
-    yield from check_step(benches, even)
-
-
-def check_step(benches: list[Bench], even: bool) -> Iterator[Check]:
-    """Yield the checks of a step on one device, then on several devices."""
-    first = benches[0]
-    N, rows, odd = first.N, range(first.even_batch), range(first.even_batch + 1)
-    calls: dict[str, tuple[Any, dict]] = {
-        f"{N} devices against one": (rows, {}),
-        "replicas": (rows, {"name": "replicas"}),
-        "two equal calls": (rows, {}),
-        "permuted rows": (numpy.random.default_rng(2).permutation(rows), {}),
-        "the batch twice": ([*rows, *rows], {}),
-        "twice the learning rate": (rows, {"lr": 2 * LR}),
-    }
-    options: dict[str, dict] = {
-        "two steps": {"steps": 2},
-        "accumulation": {"accumulate": 2},
-        "clipping": {"clip_norm": 0},
-    }
-    calls |= {what: (rows, words) for what, words in options.items()}
-    for a, b in combinations(options, 2):
-        calls[f"{a} and {b}"] = rows, {**options[a], **options[b]}
-    calls |= {
-        "an uneven batch": (odd, {}),
-        "fewer samples than devices": (range(N - 1), {}),
-        "an uneven batch and accumulation": (odd, {"accumulate": 2}),
-        LAST: (rows, {}),
-    }
-    remarks: dict[str, str] = {}
+        bench.noise, bench.other = noise, benches[-1]
+    first, N = benches[0], num_devices
+    if any(bench.form == "other" for bench in benches):
+        yield Check("the gradient's length", "skipped", SENTENCES["own length"])
+    if noise.any():
+        line = SENTENCES["own precision"].format(off=f"{noise.max():.0e}")
+        yield Check("precision", "skipped", line, "own precision")
+    if first.form == "sum":
+        yield Check("a mean", "skipped", SENTENCES["sum"], "not divided")
+    even = even or bool(getattr(first.module, "EVEN", False))
     wrong: dict[str, str] = {}  # the mistake of each check that is wrong
-    for check in check_one_device(benches, calls):
-        if check.what in calls and check.verdict == "skipped":
-            remarks[check.what] = check.line
-        else:
-            yield check
-            calls.pop(check.what, None)
-            if check.verdict == "wrong":
-                wrong[check.what] = check.mistake
-    for what, (chosen, words) in calls.items():
+    for what, (rows, words) in calls(N, first.even_batch).items():
         if " and " in what and first.lacks("step", words):
             continue  # the check of a part of a pair says what the step lacks
-        if even and len(chosen) % N:
+        if even and len(rows) % N:
             yield Check(what, "skipped", SENTENCES["even"])
             continue
-        for bench in benches:
-            if "clip_norm" in words:
-                words["clip_norm"] = bench.clip_norm
-            yield Check(what, "wrong", "")
-            check = check_call(bench, what, chosen, words, wrong, even)
-            if check.verdict != "right":
-                break
-        if check.verdict == "right" and what in remarks:
-            check = Check(what, "skipped", remarks[what])
+        yield Check(what, "wrong", "")
+        remark = check_one_device(first, what, rows, words)
+        check = remark or Check(what, "skipped", "")
+        if check.verdict == "skipped":
+            for bench in benches:
+                bench.is_stateless = first.is_stateless
+                check = check_call(bench, what, rows, words, wrong)
+                if check.verdict != "right":
+                    break
+        if check.verdict == "right" and remark:
+            check = remark
+        if check.verdict == "wrong" or check.mistake in OPEN[:2]:
+            wrong[what] = check.mistake
         yield check
         must = what == f"{N} devices against one"
         if must and check.verdict == "unjudged" and not check.mistake:
             return  # several devices do not answer
 
 
-def check_one_device(benches: list[Bench], calls: dict) -> Iterator[Check]:
-    """Yield what one device does wrong, or why less is compared.
+def calls(N: int, even_batch: int) -> dict[str, tuple[Any, dict]]:
+    """Return the rows and the words of the call of each check."""
+    rows, odd = range(even_batch), range(even_batch + 1)
+    options: dict[str, dict] = {
+        "two steps": {"steps": 2},
+        "accumulation": {"accumulate": 2},
+        "clipping": {"clip_norm": 0},
+    }
+    pairs = combinations(options, 2)
+    return {
+        f"{N} devices against one": (rows, {}),
+        "replicas": (rows, {"name": "replicas"}),
+        "two equal calls": (rows, {}),
+        "permuted rows": (numpy.random.default_rng(2).permutation(rows), {}),
+        "the batch twice": ([*rows, *rows], {}),
+        "twice the learning rate": (rows, {"lr": 2 * LR}),
+        **{what: (rows, words) for what, words in options.items()},
+        **{f"{a} and {b}": (rows, {**options[a], **options[b]}) for a, b in pairs},
+        "an uneven batch": (odd, {}),
+        "fewer samples than devices": (range(N - 1), {}),
+        "an uneven batch and accumulation": (odd, {"accumulate": 2}),
+        "the first batch again": (rows, {}),
+    }
 
-    A check that is skipped here is not judged, unless several devices differ in it.
+
+def check_one_device(bench: Bench, what: str, rows, words: dict) -> Check | None:
+    """Return what one device itself does wrong, or why less is judged, if it does.
+
+    A check that is skipped is not judged, unless several devices differ in it.
     """
-    first = benches[0]
-    ref = first.alone(range(first.even_batch))
-    if any(bench.form == "other" for bench in benches):
-        yield Check("the gradient's length", "skipped", SENTENCES["own length"])
-    if first.noise.any():
-        line = SENTENCES["own precision"].format(off=f"{first.noise.max():.0e}")
-        yield Check("precision", "skipped", line, "own precision")
-    if first.form == "sum":
-        yield Check("a mean", "skipped", SENTENCES["sum"], "not divided")
-    second = first.alone(range(first.even_batch), first.start + ref)
-    cut = ref / 4 / first.N
-    twice = 2 * ref if first.form == "sum" else ref
+    ref = bench.recall(range(bench.even_batch))
+    cut = ref / 4 / bench.N
     known: dict[str, dict[str, Any]] = {
         "the batch twice": {
-            "": twice,
+            "": 2 * ref if bench.form == "sum" else ref,
             "not divided": 2 * ref,
             "divided twice": ref / 2,
         },
-        "two steps": {"": ref + second, "old gradient": 2 * ref + second},
-        "clipping": {"": cut, "clipped sum": cut / first.even_batch},
+        "clipping": {
+            "": cut,
+            "clipped sum": cut / bench.even_batch,
+            "not clipped": ref if bench.form != "other" else numpy.nan * ref,
+        },
     }
-    if first.form != "other":  # a length does not show
-        known["clipping"]["not clipped"] = ref
-    for what, updates in known.items():
-        chosen, words = calls[what]
-        if what == "clipping":
-            words["clip_norm"] = first.clip_norm
-        with suppress(RunError):  # a step need not take every call
-            one, tol = first.alone(chosen, **words), first.tolerance
-            gaps = {m: norm(one - u) - norm(tol(u)) for m, u in updates.items()}
-            near = [mistake for mistake, gap in gaps.items() if gap < 1e-4 * norm(ref)]
-            if not near and what == "two steps":
-                for bench in benches:  # the first step leaves a state, as momentum
-                    bench.is_stateless = False
+    with suppress(RunError):  # a step need not take every call
+        if what == "two steps":
+            second = bench.alone(range(bench.even_batch), bench.start + ref)
+            known[what] = {"": ref + second, "old gradient": 2 * ref + second}
+        if what in known:
+            one, tol = bench.alone(rows, **words), bench.tolerance
+            gaps = {m: norm(one - u) - norm(tol(u)) for m, u in known[what].items()}
+            near = [m for m, gap in gaps.items() if gap < 1e-4 * norm(ref)]
+            if near and near[0]:
+                return Check(what, "wrong", SENTENCES[near[0]], near[0])
+            if what == "two steps":
+                bench.is_stateless = bool(near)  # else the first leaves a momentum
             elif not near:
-                yield Check(what, "skipped", SENTENCES[what])
-            elif near[0]:
-                yield Check(what, "wrong", SENTENCES[near[0]], near[0])
+                return Check(what, "skipped", SENTENCES[what])
+    return None
 
 
-def check_call(
-    bench: Bench, what: str, rows, words: dict, wrong: dict[str, str], even: bool
-) -> Check:
+def check_call(bench: Bench, what: str, rows, words: dict, wrong: dict) -> Check:
     """Compare one call; `wrong` has the mistake of each check that was wrong before."""
     must = what == f"{bench.N} devices against one"  # every step must answer
     refused = "unjudged" if must else "skipped"
@@ -233,7 +216,6 @@ def check_call(
     except RunError as error:
         with suppress(RunError):
             bench.several(rows, N=1, **words)
-            wrong[what] = "raises"
             line = SENTENCES["raises"].format(N=bench.N, error=error)
             return Check(what, "wrong", line, "raises")
         # One device may need more rows; what it has an argument for must not fail.
@@ -255,11 +237,9 @@ def check_call(
     elif what == "accumulation and clipping":
         mistake, line = "clipped pieces", SENTENCES["clipped pieces"]
     else:
-        mistake, line = explain(bench, len(rows), words, even, wrong.values())
+        mistake, line = explain(bench, len(rows), words, wrong.values())
         mistake = mistake or next(filter(None, wrong.values()), "")
     before += [check for check, name in wrong.items() if name == mistake]
-    if before:
-        line = f'as in "{before[0]}"'
-    wrong[what] = mistake
+    line = f'as in "{before[0]}"' if before else line
     verdict = "unjudged" if mistake in OPEN else "wrong"
     return Check(what, verdict, line, mistake)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import inspect
 import signal
@@ -15,7 +14,7 @@ from numpy.linalg import norm
 from d2lpar.errors import RunError, first_line
 from d2lpar.verify.mistakes import SENTENCES
 
-LR = 0.1  # of every step but one, in `check_step`
+LR = 0.1  # of every step but one, in `calls`
 
 
 class RefusedError(RunError):
@@ -23,20 +22,16 @@ class RefusedError(RunError):
 
 
 class Bench:
-    """One batch and one start of a step, and what one device makes of them.
+    """One batch and one start of a step, and what one device makes of them."""
 
-    If `init` or `batch` ignore their seed, bench k differs from the `first` anyway.
-    """
-
-    def __init__(
-        self, step, num_devices, batch_size=64, seed=0, timeout=0.0, first=None
-    ):
-        self.N, self.timeout, self.other = num_devices, timeout, first or self
+    def __init__(self, step, num_devices, batch_size=64, seed=0, timeout=0.0):
+        self.N, self.timeout = num_devices, timeout
         is_name = isinstance(step, str)
         self.module = self.call(importlib.import_module, step) if is_name else step
         self.even_batch = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
         # n / N is not N here, so that each mistake has a factor of its own.
         self.small_batch = num_devices * (3 if num_devices == 2 else 2)
+        self.other = self  # a bench with another batch
         self.recalled: dict[tuple, numpy.ndarray] = {}
         self.is_stateless = True  # two steps are two calls: no momentum
         self.eps = 2.0**-52  # of the type in which parameters are stored
@@ -44,11 +39,6 @@ class Bench:
         self.start = self.call(self.begin, seed)
         ends = numpy.cumsum([p.size for p in self.params])
         self.parts = numpy.split(numpy.arange(len(self.start)), ends)[:-1]
-        if first and all(map(numpy.array_equal, self.X_y, first.X_y)):
-            self.X_y[1][:-1] = numpy.roll(self.X_y[1][:-1], seed, axis=0)
-        if first and numpy.array_equal(self.start, first.start):
-            self.start = first.start + first.alone(range(self.even_batch))
-            self.start = self.vector(self.arrays(self.start))
         self.spread = 0 * self.start  # of one device's steps with reordered rows
         self.largest_of_a_sample = 0 * self.start  # the largest step of a single row
         self.noise = 0 * self.start  # of 16 bits, relative to the largest element
@@ -57,7 +47,6 @@ class Bench:
         """Return what a function returns. Raises RunError for its errors."""
         if self.timeout:  # then this process is the step's own, and is to end
             signal.setitimer(signal.ITIMER_REAL, self.timeout)
-            faulthandler.dump_traceback_later(self.timeout + 1, exit=True, file=2)
         try:
             return function(*arguments)
         except (Exception, SystemExit) as e:
@@ -91,20 +80,6 @@ class Bench:
         pieces = (vector[part] for part in self.parts)
         return [a.reshape(p.shape).astype(p.dtype) for a, p in zip(pieces, self.params)]
 
-    def update(self, name, start, rows, num_devices, lr, words):
-        """Call a function of the subject; return the change of all parameters.
-
-        The change is a vector. For `replicas` it is a matrix, with a row per device.
-        """
-        X, y = (a[[*rows]] for a in self.X_y)
-        function = getattr(self.module, name)
-        new = function(self.arrays(start), X, y, num_devices, lr, **words)
-        replicas = new if name == "replicas" else [new]
-        updates = numpy.array([*map(self.vector, replicas)]) - start
-        if num_devices == 1 and not numpy.isfinite(updates).all():
-            raise ArithmeticError("the parameters of one device are not finite")
-        return updates if name == "replicas" else updates[0]
-
     def lacks(self, name: str, words) -> str:
         """Return which function or argument the subject has not, or ""."""
         if (function := getattr(self.module, name, None)) is None:
@@ -113,11 +88,28 @@ class Bench:
         return f"`{name}` has no argument `{lacking[0]}`" if lacking else ""
 
     def several(self, rows, start=None, name="step", N=None, lr=LR, **words):
-        """Return the update of several devices. Raises RunError."""
+        """Return the change of all parameters on several devices, as a vector.
+
+        For `replicas` it is a matrix, with a row per device. The norm to which a step
+        clips is the bench's. Raises RunError.
+        """
         start = self.start if start is None else start
         if lacks := self.lacks(name, words):
             raise RefusedError(lacks)
-        return self.call(self.update, name, start, rows, N or self.N, lr, words)
+        if "clip_norm" in words:
+            words["clip_norm"] = self.clip_norm
+
+        def update():
+            X, y = (a[[*rows]] for a in self.X_y)
+            function = getattr(self.module, name)
+            new = function(self.arrays(start), X, y, N or self.N, lr, **words)
+            replicas = new if name == "replicas" else [new]
+            updates = numpy.array([*map(self.vector, replicas)]) - start
+            if N == 1 and not numpy.isfinite(updates).all():
+                raise ArithmeticError("the parameters of one device are not finite")
+            return updates if name == "replicas" else updates[0]
+
+        return self.call(update)
 
     def alone(self, rows, start=None, accumulate=None, **words) -> numpy.ndarray:
         """Return the update of one device. Raises RunError, also for nan."""
@@ -162,20 +154,6 @@ class Bench:
         far = ~(abs(got - ref) <= times * self.tolerance(ref))  # also where it is nan
         return [k for k, part in enumerate(self.parts) if far[..., part].any()]
 
-    def share(self, rows, whole) -> float:
-        """Return the share that rows have in one device's step with the whole batch."""
-        if self.form == "sum":
-            return 1.0
-        rest = [row for row in whole if row not in {*rows}]
-        if self.form != "weighted" or not rest or len(rest) == len(whole):
-            return len(rows) / len(whole)
-        for share, own in ((0.0, rows), (1.0, rest)):
-            try:
-                self.recall(own)
-            except RunError:  # they have no weight at all, and their mean is 0 / 0
-                return share
-        return fitted(self.recall(whole), self.recall(rows), self.recall(rest))
-
     def is_rough(self, N: int) -> bool:
         """Return whether a step on N devices jumps when parameters hardly move.
 
@@ -200,7 +178,7 @@ class Bench:
 
         Sets its spread, and the form in which the rows of a batch make its step.
         """
-        rows = range(self.even_batch)
+        rows: Any = range(self.even_batch)
         ref = self.alone(rows)
         size = float(norm(ref))
         self.clip_norm = size / LR / (4 * self.N)  # below each shard's norm
@@ -208,7 +186,8 @@ class Bench:
             return "one device", SENTENCES["changes nothing"]
         new = (self.start + ref)[ref != 0]
         for bits in (24, 11, 8):  # float32, float16, bfloat16
-            if (new == rounded(new, bits)).mean() > 0.5:
+            mantissas, _ = numpy.frexp(new)
+            if (mantissas * 2.0**bits % 1 == 0).mean() > 0.5:
                 self.eps = 2.0 ** (1 - bits)
         orders = [numpy.random.default_rng(k).permutation(rows) for k in range(3)]
         far = [abs(self.alone(order) - ref) for order in (rows, *orders)]
@@ -222,10 +201,25 @@ class Bench:
             with suppress(RunError):  # here and below: a step need not take every batch
                 own = abs(self.alone([k]))
                 self.largest_of_a_sample = numpy.fmax(self.largest_of_a_sample, own)
-        rests = self.rests_of_forms(ref)
-        if not rests:
-            return None if rests is None else ("one device", SENTENCES["same rows"])
-        sizes = {form: float(norm(rest)) for form, rest in rests.items()}
+        rests: dict[str, list] = {"mean": [], "sum": [], "weighted": []}
+        same = True
+        for half in (rows[::2], rows[: len(rows) // 2], rows[len(rows) // 4 :]):
+            with suppress(RunError):
+                a, b = self.recall(half), self.recall([*{*rows} - {*half}])
+                same = same and not (a - ref).any() and not (b - ref).any()
+                share = len(half) / len(rows)
+                rests["mean"].append(share * a + (1 - share) * b - ref)
+                rests["sum"].append(a + b - ref)
+                share = fitted(ref, a, b)
+                rests["weighted"].append(share * a + (1 - share) * b - ref)
+        if not rests["mean"]:
+            return None  # it takes no parts of a batch
+        if same:
+            return "one device", SENTENCES["same rows"]
+        if numpy.count_nonzero(ref) < 4:
+            del rests["weighted"]  # it would fit anything
+        most_of = {form: abs(numpy.array(rest)).max(0) for form, rest in rests.items()}
+        sizes = {form: float(norm(most)) for form, most in most_of.items()}
         fits = [f for f in sizes if sizes[f] <= 2 * norm(self.tolerance(ref))]
         best = next(form for form in sizes if sizes[form] <= 3 * min(sizes.values()))
         self.form = (fits or [best])[0]
@@ -236,52 +230,21 @@ class Bench:
         if coarse and shows and self.is_rough(1):
             for part in self.parts:
                 most = float(abs(ref[part]).max(initial=0)) or 1.0
-                rest = float(rests[best][part].max(initial=0))
+                rest = float(most_of[best][part].max(initial=0))
                 self.noise[part] = max(rest / most, 2.0**-12)
         elif not fits and sizes[best] > 1e-5 * size:
-            self.form = "mean"
-            if sizes["mean"] > 0.01 * size:
-                self.form = "other"
-                with suppress(RunError):  # Adam's step is longer than the gradient
-                    for _ in range(3):
-                        clipped = self.alone(rows, clip_norm=self.clip_norm)
-                        if self.differing(clipped, ref):
-                            break
-                        self.clip_norm /= 10
+            self.form = "other" if sizes["mean"] > 0.01 * size else "mean"
+        for _ in range(3):
+            with suppress(RunError):  # Adam's step is longer than the gradient
+                if not self.differing(self.alone(rows, clip_norm=0), ref):
+                    self.clip_norm /= 10
         tol = norm(self.tolerance(ref))
         if max(self.eps, self.noise.max()) > 2.0**-20 and tol > 0.3 * size:
             return "one device", SENTENCES["coarse"].format(far=f"{tol / size:.0e}")
         return None
-
-    def rests_of_forms(self, ref) -> dict[str, numpy.ndarray] | None:
-        """Return how far steps with parts of a batch are from making its step `ref`.
-
-        Nothing, if the rows do not matter; None, if it takes no parts.
-        """
-        rows: Any = range(self.even_batch)
-        rests, same = [], []
-        for half in (rows[::2], rows[: len(rows) // 2], rows[len(rows) // 4 :]):
-            with suppress(RunError):
-                a, b = self.alone(half), self.alone([k for k in rows if k not in half])
-                share, weight = len(half) / len(rows), fitted(ref, a, b)
-                rests.append([a + b, *(w * a + (1 - w) * b for w in (share, weight))])
-                same.append(numpy.array_equal(a, ref) and numpy.array_equal(b, ref))
-        if not same or all(same):
-            return {} if same else None
-        total, mean, weighted = numpy.abs(numpy.array(rests) - ref).max(axis=0)
-        forms = {"mean": mean, "sum": total, "weighted": weighted}
-        if numpy.count_nonzero(ref) < 4:
-            del forms["weighted"]  # it would fit anything
-        return forms
 
 
 def fitted(whole, a, b) -> float:
     """Return the share of `a` with which it and `b` come nearest to `whole`, 0 to 1."""
     d = a - b
     return float(numpy.clip((whole - b) @ d / ((d @ d) or 1), 0, 1))
-
-
-def rounded(values, bits: int) -> numpy.ndarray:
-    """Return values with mantissas of so many bits, as in float32 (24) or below."""
-    mantissas, exponents = numpy.frexp(values)
-    return numpy.ldexp(numpy.round(mantissas * 2.0**bits) / 2.0**bits, exponents)

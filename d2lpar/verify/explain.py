@@ -11,7 +11,7 @@ import numpy
 from numpy.linalg import norm
 
 from d2lpar.errors import RunError
-from d2lpar.verify.bench import LR, Bench
+from d2lpar.verify.bench import LR, Bench, fitted
 from d2lpar.verify.mistakes import ACCUMULATED, CLIPPED, SENTENCES, STEPS, TWO_STEPS
 
 
@@ -25,32 +25,28 @@ class Wrong(NamedTuple):
     tol: numpy.ndarray
 
 
-def explain(bench: Bench, n: int, words: dict, is_even: bool, known) -> tuple[str, str]:
+def explain(bench: Bench, n: int, words: dict, known) -> tuple[str, str]:
     """Return the mistake that explains a wrong step of n samples, and a line.
 
     It explains the step of every batch size that is tried, even ones of an even batch.
     If several mistakes do, one of the `known` mistakes of other checks is taken.
     """
-    N, is_odd = bench.N, n % bench.N > 0
-    small = bench.small_batch * words.get("accumulate", 1) + is_odd
-    steps = list(wrong_steps(bench, [n] if n < N else [small, n], words))
+    small = bench.small_batch * words.get("accumulate", 1) + (n % bench.N > 0)
+    steps = list(wrong_steps(bench, [n] if n < bench.N else [small, n], words))
     if not steps:  # a repeated call is right
         return "unsteady", SENTENCES["unsteady"]
     near = [predicted(bench, wrong, words) for wrong in steps]
     wrong, often = steps[0], [m for m in near[0] if all(m in names for names in near)]
-    name, values = "", dict[str, Any]()
+    off = f"{abs(wrong.got - wrong.ref).max() / abs(wrong.ref).max():.0e}"
+    name, values = "", dict[str, Any](off=off)
     if often:
         name = next((m for m in often if m in known), often[0])
         values = {"k": near[0][name]}
     else:
         with suppress(RunError):
-            name, values = factor(bench, steps, words) or unusual(bench, wrong, words)
-    if not name:
-        least = range(N if is_even else 1, n + 1, N if is_even else 1)
-        found = wrong_steps(bench, least, words)
-        wrong = next((one for one in found if numpy.isfinite(one.got).all()), wrong)
-        values["off"] = f"{abs(wrong.got - wrong.ref).max() / abs(wrong.ref).max():.0e}"
-    line = SENTENCES[name].format(**{"n": wrong.n, "N": N, **values})
+            found = factor(bench, steps, words) or unusual(bench, wrong, words)
+            name, values = found or (name, values)
+    line = SENTENCES[name].format(N=bench.N, **values)
     line += ", in step 2" * (name == "factor" and "steps" in words)
     parts = [bool(numpy.isin(part, wrong.at).any()) for part in bench.parts]
     if sum(parts) < sum(wrong.ref[part].any() for part in bench.parts):
@@ -78,18 +74,16 @@ def predicted(bench: Bench, wrong: Wrong, words) -> dict[str, int]:
     n, got, ref, at, tol = wrong
     if not numpy.isfinite(got).all():
         return {"not finite": 0}
-    if not ref[at].any():
-        return {"frozen": 0}
     table: dict[str, Any] = STEPS
     if "clip_norm" in words or "steps" in words:
         table = CLIPPED if "clip_norm" in words else TWO_STEPS
     near: dict[str, int] = {}
-    for shards, order in dealt(bench, n, words.get("accumulate", 1)):
-        case = Case(bench, n, ref, words, shards, order)
+    for order, shards in dealt(bench, n, words.get("accumulate", 1)):
+        case = Case(bench, n, ref, words, order, shards)
         for names in (ACCUMULATED, table) if case.A > 1 else (table,):
             for name, formula in names.items():
                 for k, update in enumerate(formula(case)):
-                    scale = max(1, abs(update).max() / abs(ref).max())
+                    scale = max(1, abs(update).max() / (abs(ref).max() or 1))
                     rest = (got - update)[at]
                     # In 16 bits a small difference is within the tolerance of much.
                     explains = 4 * norm(rest) < norm((got - ref)[at])
@@ -101,47 +95,41 @@ def predicted(bench: Bench, wrong: Wrong, words) -> dict[str, int]:
 class Case:
     """One device's steps, of which the formulas of the table make wrong ones.
 
-    `shards` has each device's rows, and `order` all rows as they are dealt out.
+    `order` has all rows as they are dealt out, and `shards` each device's rows.
     """
 
-    def __init__(self, bench: Bench, n: int, right, words: dict, shards, order):
+    def __init__(self, bench: Bench, n: int, right, words: dict, order, shards):
         self.bench, self.n, self.N, self.right = bench, n, bench.N, right
-        self.order, self.limit = order, words.get("clip_norm", 0) * LR
-        self.has_tokens = bench.form == "weighted"
-        rows, extra = [*range(n)], -n % self.N
+        self.order, self.kind, self.A = order, bench.form, words.get("accumulate", 1)
+        if bench.form == "other" and is_clipped_by_value(bench):
+            self.kind = "clipped by value"
+        rows, small, extra = [*range(n)], range(bench.small_batch), -n % self.N
         self.zeros = extra * [bench.even_batch + 1]
         self.fillings = [[], order[:extra], order[n - extra :]]
-        whole = self.whole = self.mean(rows)
+        self.whole = self.mean(rows)
         self.own = [self.mean(shard) for shard in shards]
         self.parts = [self.part(shard) for shard in shards]
-        small = range(bench.small_batch)
-        self.left = bench.share(small, range(n)) * self.mean(small)
-        means = [sum(self.own) / min(n, self.N), sum(self.own) / self.N]
-        means += [sum(len(s) / n * u for s, u in zip(shards, self.own))]
-        kinds = {"mean": "mean of means", "weighted": "own tokens"}
-        kinds |= {"sum": "", "other": "another algorithm"}
-        # Steps of its own are an algorithm only if one is not linear in its rows.
-        if bench.form == "other" and is_clipped_by_value(bench):
-            kinds["other"] = "clipped first"
-        self.means = {kinds[bench.form]: means}
+        self.left = self.part(small)
+        self.means = [sum(self.own) / min(n, self.N), sum(self.own) / self.N]
+        self.means += [sum(len(s) / n * u for s, u in zip(shards, self.own))]
         if "steps" in words:
-            self.added = [right + k * whole for k in range(1, self.N + 1)]
-            self.added += [right + whole - part for part in self.parts]
+            times = [k * self.whole for k in range(1, self.N + 1)]
+            self.added = [right + a for k in times for a in (k, k / self.N)]
+            self.added += [right + self.whole - part for part in self.parts]
             starts = (bench.start + own for own in self.own)
             self.parts_after = [self.part(s, at) for s, at in zip(shards, starts)]
-        self.A = words.get("accumulate", 1)
         if self.A > 1:
             pieces = [numpy.array_split(shard, self.A) for shard in shards]
             together = [[row for p in pieces for row in p[a]] for a in range(self.A)]
             sums = [sum(map(self.mean, p)) for p in pieces]
-            weights = [bench.share(shard, rows) for shard in shards]
             self.sums = [
                 sum(sums) / self.N,
-                sum(w * s for w, s in zip(weights, sums)),
+                sum(self.share(s) * u for s, u in zip(shards, sums)),
                 sum(map(self.mean, together)),
             ]
+            self.sums_by_A = [s / self.A for s in self.sums]
             self.last = [self.part(p[-1]) for p in pieces]
-            self.one_by_one = 0 * whole
+            self.one_by_one = 0 * right
             for piece in together:
                 at = bench.start + self.one_by_one
                 self.one_by_one = self.one_by_one + self.mean(piece, at)
@@ -150,15 +138,23 @@ class Case:
         """Return one device's update with these rows."""
         with suppress(RunError):  # BatchNorm may want two samples
             return self.bench.recall(rows, start) if len(rows) else 0 * self.right
-        return 0 * self.right if self.has_tokens else numpy.nan * self.right
+        return 0 * self.right if self.kind == "weighted" else numpy.nan * self.right
 
     def part(self, rows, start=None):
         """Return what these rows add to the right update."""
-        return self.bench.share(rows, range(self.n)) * self.mean(rows, start)
+        return self.share(rows) * self.mean(rows, start)
+
+    def share(self, rows) -> float:
+        """Return the share that rows have in the whole batch."""
+        rest = {*range(self.n)} - {*rows}
+        if self.kind != "weighted" or not rest:
+            return 1.0 if self.kind == "sum" else len(rows) / self.n
+        return fitted(self.whole, self.mean(rows), self.mean([*rest]))
 
     def clip(self, update, by=None):
         """Return an update, scaled as if `by` were to be clipped."""
-        return update * min(1, self.limit / (norm(update if by is None else by) or 1))
+        limit = self.bench.clip_norm * LR
+        return update * min(1, limit / (norm(update if by is None else by) or 1))
 
 
 def is_clipped_by_value(bench: Bench) -> bool:
@@ -166,26 +162,26 @@ def is_clipped_by_value(bench: Bench) -> bool:
     rows = range(bench.even_batch)
     whole, *own = map(bench.recall, (rows, rows[::2], rows[1::2]))
     most, tol = abs(whole).max(), bench.tolerance(whole).max()
-    share = (abs(whole) > most - tol).sum() / (whole != 0).sum()
+    count = (abs(whole) > most - tol).sum()
     alike = all(abs(abs(update).max() - most) <= tol for update in own)
-    return alike and 1 < share * (whole != 0).sum() and share < 0.9  # Adam's: all
+    return alike and 1 < count < 0.9 * (whole != 0).sum()  # Adam's: all
 
 
 def dealt(bench: Bench, n: int, pieces: int) -> Iterator[tuple[list, list]]:
-    """Yield ways to deal rows out: those of each device, and all in that order."""
+    """Yield ways to deal rows out: all in their order, and those of each device."""
     N, rows = bench.N, list(range(n))
-    yield [list(own) for own in numpy.array_split(rows, N)], rows
-    yield [rows[k::N] for k in range(N)], rows
+    yield rows, [list(own) for own in numpy.array_split(rows, N)]
+    yield rows, [rows[k::N] for k in range(N)]
     if pieces > 1:  # accelerate deals whole pieces out in turn
         turns = [numpy.array_split(own, N) for own in numpy.array_split(rows, pieces)]
-        yield [[*numpy.concatenate(own)] for own in zip(*turns)], rows
+        yield rows, [[*numpy.concatenate(own)] for own in zip(*turns)]
     if torch := sys.modules.get("torch"):  # its DistributedSampler, which shuffles
         generator = torch.Generator().manual_seed(0)
         order = torch.randperm(n, generator=generator, device="cpu").tolist()
-        yield [order[k::N] for k in range(N)], order
+        yield order, [order[k::N] for k in range(N)]
 
 
-def unusual(bench: Bench, wrong: Wrong, words) -> tuple[str, dict]:
+def unusual(bench: Bench, wrong: Wrong, words) -> tuple[str, dict] | None:
     """Return whether random numbers or 16 bits make a step wrong."""
     again = bench.several(range(wrong.n), **words) * LR / words.get("lr", LR)
     if bench.differing(again, wrong.got):
@@ -193,38 +189,38 @@ def unusual(bench: Bench, wrong: Wrong, words) -> tuple[str, dict]:
     if abs(wrong.got - wrong.ref).max() < abs(wrong.ref).max() / 32:
         if bench.is_rough(bench.N) and not bench.is_rough(1):
             return "half precision", {}
-    return "", {}
+    return None
 
 
 def factor(bench: Bench, steps: list[Wrong], words) -> tuple[str, dict] | None:
     """Return the factor of all wrong steps, or of what rows change in them."""
     if bench.form == "other" and words:
         return None  # not known what it would be
-    N, scale = bench.N, LR / words.get("lr", LR)
+    scale = LR / words.get("lr", LR)
     alike = {word: value for word, value in words.items() if word != "steps"}
-    of_all: list[float] = []
-    of_rows: list[float] = []
-    for wrong in steps:
-        n, got, ref, *_ = wrong
-        rows, other = range(n), bench.other
-        first = bench.several(rows, **alike) if "steps" in words else 0 * got
-        of_all.append(fitting(wrong, got - first, ref - first))
-        # What no row changes, such as weight decay, is gone in the difference.
-        there = other.several(rows, bench.start, **words) * scale
-        right = other.alone(rows, bench.start, **words) * scale
-        of_rows.append(fitting(wrong, got - there, ref - right))
-    names = {N: "N times", 1 / N: "divided by N"}
-    for factors in (of_all, of_rows):
+    for of_rows in (False, True):
+        factors = []
+        for wrong in steps:
+            rows, other = range(wrong.n), bench.other
+            there = right = 0 * wrong.ref
+            if of_rows:  # weight decay, which no row changes, goes in the difference
+                there = other.several(rows, bench.start, **words) * scale
+                right = other.alone(rows, bench.start, **words) * scale
+            elif "steps" in words:
+                there = right = bench.several(rows, **alike)
+            factors.append(fitting(wrong, wrong.got - there, wrong.ref - right))
         least, most = min(factors), max(factors)
-        if numpy.isfinite(factors).all():
-            if most - least > 1e-3 * most:
-                return "factors", {"c": f"{least:.4g} to {most:.4g}"}
-            if factors is of_rows and abs(most) < 1e-3:
-                return "unsteady", {}
-            if factors is of_rows and abs(most - 1) < 1e-3:
-                return "constant part", {}
-            near = [names[c] for c in names if abs(most / c - 1) < 1e-3]
-            return (near or ["factor"])[0], {"c": f"{most:.4f}"}
+        if not numpy.isfinite(factors).all():
+            continue
+        if most - least > 1e-3 * most:
+            return "factors", {"c": f"{least:.4g} to {most:.4g}"}
+        if of_rows and abs(most - 1) < 1e-3:
+            return "constant part", {}
+        if of_rows and abs(most) < 1e-3:
+            return "unsteady", {}
+        names = {bench.N: "N times", 1 / bench.N: "divided by N"}
+        near = [names[c] for c in names if abs(most / c - 1) < 1e-3]
+        return (near or ["factor"])[0], {"c": f"{most:.4f}"}
     return None
 
 

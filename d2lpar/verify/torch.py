@@ -34,9 +34,9 @@ class Group:
                 theirs.close()
                 continue
             words = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
-            words |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-            words |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            words |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in words.items()})
+            os.environ["MASTER_ADDR"] = "127.0.0.1"
             os.register_at_fork(after_in_child=theirs.close)
             torch.set_num_threads(1)
             try:
@@ -51,12 +51,12 @@ class Group:
 
         Raises an error that one sends, EOFError if one has ended, and TimeoutError.
         """
-        found: dict = {}
+        found: dict[Any, Any] = {}
         while waiting := [pipe for pipe in self.processes if pipe not in found]:
             if not (ready := wait(waiting, timeout)):
                 raise TimeoutError
             for pipe in ready:
-                found[pipe] = pipe.recv()
+                found[pipe] = pipe.recv()  # type: ignore
                 if isinstance(found[pipe], Exception):
                     raise found[pipe]
         return [found[pipe] for pipe in self.processes]

@@ -78,7 +78,6 @@ def several(mistake, params, X, y, shards, pieces, clip_norm, left):
         "mean of sums": lambda: scale(1 / N, total),
         "not divided": lambda: total,
         "divided twice": lambda: scale(1 / n, whole),
-        "no step": lambda: scale(0, whole),
         "one device": lambda: means[0],
         "missing device": lambda: scale(1 / n, add(g for g, _ in sums[:-1])),
         "old gradient": lambda: scale(1 / n, add([total, before])),
@@ -179,8 +178,6 @@ def subject(mistake="", dtype="float64", **more):
                 [(p - lr * (g + decay * p)).astype(dtype) for p, g in zip(ps, gs)]
                 for ps, gs, decay in zip(own, grads, decays)
             ]
-        if mistake == "frozen":
-            own = [[*ps[:3], params[3] + (1e-12 if N > 1 else 0)] for ps in own]
         if mistake == "local steps":
             own = [scale(1 / N, add(own))] * N
         return own

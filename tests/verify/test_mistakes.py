@@ -18,7 +18,6 @@ PLANTED = [
     ("not divided", TWO, "not divided"),
     ("divided twice", TWO, "divided twice"),
     ("mean of sums", TWO, "mean of sums"),
-    ("no step", TWO, "no step"),
     ("one device", TWO, "one device"),
     ("dropped rows", ODD, "dropped rows"),
     ("repeated rows", ODD, "repeated rows"),
@@ -44,7 +43,6 @@ PLANTED = [
     ("apart if clipped", CLIP, "apart"),
     ("half precision", TWO, "half precision"),
     ("constant part", TWO, "constant part"),
-    ("frozen", TWO, "frozen"),
     ("not finite", FEW, "not finite"),
     ("raises", STEPS, "raises"),
     ("factor", TWO, "factor"),
@@ -60,7 +58,7 @@ LINES = {
     "factor": "1.4142 times as far as one device",
     "one parameter": "parameter 1: 1.5000 times as far as one device",
     "factors": "0.5333 to 0.5813 times as far as one device, depending on the batch",
-    "no name": "off by 1e+00 of the step, which no known mistake explains; a batch",
+    "no name": "off by 1e+00 of the step, which no known mistake explains",
 }
 
 
@@ -196,16 +194,3 @@ def test_random_numbers_and_unused_rows_are_not_judged(kind, said):
 
     check, summary = verify(subject(step=step, replicas=None))
     assert summary.verdict == "unjudged" and said in check.line
-
-
-def test_seeds_that_are_ignored_make_other_batches_and_starts_anyway():
-    own, starts, batches = subject(), set(), set()
-
-    def step(params, X, y, num_devices, lr):
-        starts.add(params[0].sum())
-        batches.add(round((X[:, 0] * y).sum(), 6) if len(y) == 64 else 0)
-        return own.step(params, X, y, num_devices, lr)
-
-    same = {"init": lambda _: own.init(0), "batch": lambda n, _: own.batch(n, 0)}
-    assert verify(subject(step=step, replicas=None, **same))[-1].verdict == "right"
-    assert len(starts) > 1 and len(batches) == 4

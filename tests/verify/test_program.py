@@ -1,5 +1,7 @@
 """`d2lpar verify --run`: what is compared of a whole program of PyTorch."""
 
+from types import SimpleNamespace
+
 import numpy
 import pytest
 from click.testing import CliRunner
@@ -7,11 +9,7 @@ from click.testing import CliRunner
 from d2lpar.cli.main import d2lpar
 from d2lpar.errors import D2lparError
 from d2lpar.verify import Check
-from d2lpar.verify.program import (
-    check_program,
-    check_rows,
-    judge_program,
-)
+from d2lpar.verify.program import check_program, check_rows, judge_program
 
 
 def recorded(gradient, lr=0.1, rows=(1, 2, 3, 4), start=1, decay=0, last=1, labels=()):
@@ -19,16 +17,18 @@ def recorded(gradient, lr=0.1, rows=(1, 2, 3, 4), start=1, decay=0, last=1, labe
     g = numpy.repeat(numpy.asarray(gradient, float), 3)
     calls = [[numpy.asarray(rows, float).reshape(-1, 1)], [numpy.asarray(labels)]]
     first, move = start * numpy.ones_like(g), -lr * (g + decay)
-    return {
-        "params": [first, *(first + k * move for k in (1, 2, 3))],
-        "moves": [move] * 3,
-        "grads": [g] * 3,
-        "names": [("body", len(g) - 3), ("head", 3)],
-        "lr": [[lr], [lr], [lr * last]],
-        "calls": calls[: 1 + bool(len(labels))] * 3,
-        "calls_before": [1 + bool(len(labels)), 4, 6] if len(labels) else [1, 2, 3],
-        "flags": {"loss"},
-    }
+    return [
+        SimpleNamespace(
+            optimizer=0,
+            names=[("body", len(g) - 3), ("head", 3)],
+            rates=[lr * (last if k == 2 else 1)],
+            start=first + k * move if k else first,
+            grads=g,
+            end=first + (k + 1) * move,
+            calls=calls[: 1 + bool(len(labels))],
+        )
+        for k in range(3)
+    ]
 
 
 @pytest.mark.parametrize("many, mistake, said", [
@@ -49,7 +49,8 @@ def recorded(gradient, lr=0.1, rows=(1, 2, 3, 4), start=1, decay=0, last=1, labe
      "own number of labels (3, 5)"),
 ])  # fmt: skip
 def test_what_several_processes_do_otherwise_has_a_name(many, mistake, said):
-    checks = check_program(recorded([1, 2, 3]), many, Check("rows", "right", ""))
+    rows = Check("rows", "right", "")
+    checks = check_program(recorded([1, 2, 3]), many, {"loss"}, rows)
     wrong = [check for check in checks if check.verdict == "wrong"]
     assert bool(wrong) == bool(said)
     assert not wrong or wrong[0].mistake == mistake and said in wrong[0].line
@@ -68,33 +69,32 @@ def test_what_several_processes_do_otherwise_has_a_name(many, mistake, said):
 @pytest.mark.parametrize("k", [0, 1])
 def test_the_rows_of_each_step_are_compared(rows, verdict, mistake, k):
     one, many = recorded([1]), [recorded([1], rows=own) for own in rows]
-    for file, own in zip(many, ([1, 2], [3, 4])):
-        file["calls"] = recorded([1], rows=own)["calls"][:k] + file["calls"][k:]
+    for steps, own in zip(many, ([1, 2], [3, 4])):
+        steps[:k] = recorded([1], rows=own)[:k]
     check = check_rows(one, many)
     assert (check.verdict, check.mistake) == (verdict, mistake)
 
 
 def test_padding_is_no_part_of_a_row():
     one, *many = (recorded([1]) for _ in range(3))
-    one["calls"] = [[numpy.array([[1, 2, 0, 0], [3, 4, 5, 6]])]] * 3
-    many[0]["calls"] = [[numpy.array([[1, 2]])]] * 3
-    many[1]["calls"] = [[numpy.array([[3, 4, 5, 6]])]] * 3
+    padded = [[1, 2, 0, 0], [3, 4, 5, 6]]
+    for steps, rows in zip((one, *many), (padded, [[1, 2]], [[3, 4, 5, 6]])):
+        steps[:] = [SimpleNamespace(calls=[[numpy.array(rows)]])]
     assert check_rows(one, many).verdict == "right"
 
 
 def test_noise_of_its_own_is_given_to_the_single_process():
     one, *many = (recorded([1], rows=rows) for rows in ([1, 2, 3, 4], [1, 2], [3, 4]))
-    for k, file in enumerate((one, *many)):
-        rows = file["calls"][0][0]
-        file["calls"] = [[rows, rows + 0.5 * k]]
-        file["calls_before"] = [1]
+    for k, steps in enumerate((one, *many)):
+        (rows,) = steps[0].calls[0]
+        steps[:] = [SimpleNamespace(calls=[[rows, rows + 0.5 * k]])]
     assert check_rows(one, many).verdict == "skipped"
 
 
 @pytest.mark.parity
 def test_attention_stays_causal_without_dropout():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from d2lpar.verify.prelude import ATTENTION, without_dropout
+    from d2lpar.verify.record import ATTENTION, without_dropout
 
     q = torch.randn(1, 4, 3)
     assert torch.equal(

@@ -77,8 +77,10 @@ def words_of(text: str, flag: str) -> list[str]:
 
 def run(command, processes: int, timeout: float, follow=(), replay=()) -> list:
     """Return the steps that each process recorded, and flags. Raises RunError."""
-    from d2lpar.verify import record, torch  # not NumPy alone
-
+    try:
+        from d2lpar.verify import record, torch  # not NumPy alone
+    except ModuleNotFoundError as error:
+        raise RunError(f"--run: {error}") from None
     started = f"{processes} process{'es' * (processes > 1)}"
     with tempfile.TemporaryFile() as output:
         how = (record.run_script, command, output, follow, replay)

@@ -111,7 +111,7 @@ chapter.answer("ms of traffic each way", 2 * 4 * whole.size * 8 / 1e6)
 # %% [markdown]
 # With `dist_sync` each step waits for the slowest worker. With `dist_async` the server
 # updates the parameters at each push, and no worker waits. A gradient then belongs to
-# older parameters. Our records of version 0.3 compare both
+# older parameters. Records of 0.3 compare both
 # ([table](../figures/multiple_machines.md)).
 #
 # ## Five wrong steps

@@ -185,8 +185,8 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
     assert off < 1e-6
 
 # %% [markdown]
-# Is it faster? Our [records](../figures/kernels.md) of cores and of an H100 compare this
-# kernel with MXNet's operators, on cores also with a loop in C.
+# Is it faster? Our [records](../figures/kernels.md) of cores and of an H100 compare
+# this kernel with MXNet's operators, on cores also with a loop in C.
 #
 # ## A sum in two steps
 #

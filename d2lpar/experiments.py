@@ -170,7 +170,7 @@ def result(runs: Sequence[Run]) -> Result:
     experiment = measured_by(runs)
     if different := differing_settings(runs):
         other = next(run for run in runs if differing_settings([runs[0], run]))
-        a, b = labels.where(runs[0]), labels.where(other)
+        a, b = runs[0].path, other.path
         raise RecordError(
             f"differ in {', '.join(different)}, which no sentence may mix: "
             f"d2lpar compare {a} {b}"

@@ -56,7 +56,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     pooled: dict[tuple, list[TimingRecord]] = {}
     for run in sorted(runs, key=lambda run: run.header.num_devices):
         if not run.lines_of(TimingRecord):
-            raise RecordError(f"{labels.where(run)}: holds no timings")
+            raise RecordError(f"{run.path}: holds no timings")
         for x in run.lines_of(TimingRecord):
             on_host = not x.devices or x.devices[0].startswith("host")
             count = 0 if on_host else run.header.num_devices

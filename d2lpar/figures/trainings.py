@@ -40,13 +40,13 @@ def by_device_count(runs: Sequence[Run]) -> list[Run]:
         count = labels.count(run.header)
         if count in counts:
             raise RecordError(
-                f"{labels.where(counts[count])} and {labels.where(run)}: both are of "
+                f"{counts[count].path} and {run.path}: both are of "
                 f"{count}; draw one of them, or compare them"
             )
         counts[count] = run
         if run.header.dataset_sha256 != runs[0].header.dataset_sha256:
             raise RecordError(
-                f"{labels.where(runs[0])} and {labels.where(run)}: were trained on "
+                f"{runs[0].path} and {run.path}: were trained on "
                 "different data; compare them instead"
             )
     return sorted(counts.values(), key=lambda run: run.header.num_devices)

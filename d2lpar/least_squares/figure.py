@@ -36,7 +36,7 @@ def pictures(
     """
     for run in runs:
         if not run.lines_of(PointRecord):
-            raise RecordError(f"{labels.where(run)}: holds no points of a solver")
+            raise RecordError(f"{run.path}: holds no points of a solver")
     runs = in_order(runs)
     size = [runs[0].header.settings.get(name) for name in ("rows", "columns")]
     words = "min ||A x - b||"

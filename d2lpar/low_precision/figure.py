@@ -37,7 +37,7 @@ def picture(run: Run, title: str) -> page.Picture:
     measured = [row for row in rows if row.supported]
     trained = [row for row in measured if row.weights == "trained"]
     if not trained:
-        raise RecordError(f"{labels.where(run)}: holds no measured precision")
+        raise RecordError(f"{run.path}: holds no measured precision")
     base = baseline(rows) or trained[0]
     note = f"{labels.data_name(run.header)}; lost: beside {base.precision} as trained"
     if refused := dict.fromkeys(row.precision for row in rows if not row.supported):

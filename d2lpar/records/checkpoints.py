@@ -6,7 +6,6 @@ Its header has the rest of the state (epoch, seed) and the record's lines so far
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +23,7 @@ KEEP = 2  # checkpoints per run
 
 
 class _Content(msgspec.Struct):
-    """The fields of a checkpoint's JSON text, in the file's header."""
+    """The JSON text in the file's header."""
 
     format: Literal[2]
     workload: str
@@ -72,8 +71,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def of_run(folder: Path, run: str) -> list[Path]:
     """Return the checkpoints of a run in a folder by epoch, without renamed copies."""
-    name = re.compile(rf"{re.escape(run)}\.epoch\d{{6,}}\.safetensors")
-    return sorted(p for p in folder.glob("*.safetensors") if name.fullmatch(p.name))
+    return sorted(folder.glob(f"{run}.epoch{6 * '[0-9]'}.safetensors"))
 
 
 def load(path: str | Path) -> Checkpoint:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Optional, TypeVar, Union
+from typing import Any, Literal, Optional, Union
 
 import msgspec
-from msgspec import Meta
 
 # Parts of a step, in order.
 PARTS = ("split and copy", "forward", "backward", "all-reduce", "update")
@@ -25,10 +24,6 @@ PRECISIONS = (
 
 # Of the network whose inference is measured.
 Weights = Literal["trained", "stretched", "equalised"]
-
-# Names become parts of file names.
-Name = Annotated[str, Meta(pattern=r"\A[\w+=][\w.,+= -]{0,99}\Z")]
-Variant = Annotated[str, Meta(pattern=r"\A([\w+=][\w.,+= -]{0,99})?\Z")]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -47,9 +42,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
     """The provenance of a run: enough to repeat it and to know what it measured."""
 
-    chapter: Name
-    preset: Name
-    recipe: Variant = ""  # names the folder of the sweep; "" before 0.6
+    chapter: str
+    preset: str
+    recipe: str = ""  # names the folder of the sweep; "" before 0.6
     num_devices: int
     device_kind: Literal["cpu", "gpu"]
     devices: list[str]  # one label per device
@@ -66,7 +61,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     git_commit: Optional[str]
     git_dirty: Optional[bool]
     date: str  # ISO 8601, UTC
-    variant: Variant = ""  # which of an experiment's methods, where it has several
+    variant: str = ""  # which of an experiment's methods, where it has several
     workers: int = 1  # processes that trained together, num_devices in all
     servers: int = 0  # parameter servers between the workers
     turns: list[int] = []  # device counts whose epochs or solves took turns
@@ -83,7 +78,7 @@ class BenchmarkHeader(
     are in the machine, `on_gpus` were used.
     """
 
-    benchmark: Name
+    benchmark: str
     work: str
     command: str
     cpu_model: str
@@ -313,14 +308,13 @@ class ArmAbsent(Line, tag="arm-absent", frozen=True):
 HEADERS = (Header, BenchmarkHeader)
 EPOCHS = (EpochRecord, GanEpochRecord)
 AnyLine = Union[(*HEADERS, *Line.__subclasses__())]  # type: ignore[valid-type]
-HeaderT = TypeVar("HeaderT", Header, BenchmarkHeader)
 
 
 @dataclass(frozen=True)
-class Run(Generic[HeaderT]):
+class Run:
     """A record file as read: its header and the lines after it, in the file's order."""
 
-    header: HeaderT
+    header: Any  # a Header or a BenchmarkHeader
     lines: tuple[Line, ...]
     path: Path | None = None
 

@@ -24,11 +24,6 @@ CHAPTERS = {
 }
 
 
-def where(run: Run) -> str:
-    """Return the run's path, for error messages."""
-    return str(run.path or "a run")
-
-
 def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
     """Return the GPU settings that change results, if known: ["TF32 off"]."""
     facts, names = header.gpu_build, {"tf32": "TF32", "peer_access": "peer access"}

@@ -133,7 +133,7 @@ def is_gan(run: Run) -> bool:
 def check(run: Run) -> None:
     """Raise :class:`RecordError` for a run without epochs."""
     if not run.epochs:
-        raise RecordError(f"{run.path or 'a run'}: holds no epochs; see d2lpar report")
+        raise RecordError(f"{run.path}: holds no epochs; see d2lpar report")
 
 
 # Benchmarks

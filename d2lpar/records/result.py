@@ -21,28 +21,6 @@ class Table:
         text = plain_table(self.columns, self.rows, names=self.names)
         return f"{self.title}\n\n{text}" if self.title else text
 
-    def in_lines(self, width: int = WIDTH) -> str:
-        """Return the table in lines of `width`; further columns stand below."""
-        text = plain_table(self.columns, self.rows, names=self.names)
-        columns = range(self.names, len(self.columns))
-        for count in range(2, len(columns) + 1):
-            if max(map(len, text.splitlines())) <= width:
-                break
-            size = -(-len(columns) // count)
-            parts = [columns[k : k + size] for k in range(0, len(columns), size)]
-            text = "\n\n".join(map(self._part, parts))
-        return text
-
-    def _part(self, columns: range) -> str:
-        """Return some columns as text, without rows that have no number in them."""
-        shown = [*range(self.names), *columns]
-        rows = [
-            [row[k] for k in shown]
-            for row in self.rows
-            if set(row[self.names :]) == {"-"} or any(row[k] != "-" for k in columns)
-        ]
-        return plain_table([self.columns[k] for k in shown], rows, names=self.names)
-
 
 @dataclass(frozen=True)
 class Result:
@@ -69,13 +47,12 @@ class Result:
         return self.short or self.sentences[0]
 
     def __str__(self) -> str:
-        """Return table, note and answer as plain text; wide tables stay wide."""
-        about = self.about(WIDTH, str(self.table))
-        return "\n\n".join(filter(None, (about, self.answer(WIDTH))))
+        """Return table, note and answer as plain text."""
+        return "\n\n".join(filter(None, (self.about(WIDTH), self.answer(WIDTH))))
 
-    def about(self, width: int, table: str = "") -> str:
-        """Return the table and the note as plain text in lines of `width`."""
-        lines = [table or self.table.in_lines(width)] if self.table.rows else []
+    def about(self, width: int) -> str:
+        """Return the table, as wide as it is, and the note in lines of `width`."""
+        lines = [str(self.table)] if self.table.rows else []
         lines += [filled(f"({self.note})", width=width)] if self.note else []
         return "\n".join(lines)
 

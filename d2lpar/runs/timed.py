@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from d2lpar.errors import RecordError
-from d2lpar.records import files, labels
+from d2lpar.records import files
 from d2lpar.records.kinds import (
     BenchmarkHeader,
     EpochRecord,
@@ -37,7 +37,7 @@ def as_csv(runs: Sequence[Run]) -> str:
         raise RecordError("no records there")
     untimed = [run for run in runs if all(run is not row[0] for row in found)]
     if untimed:
-        raise RecordError(f"{labels.where(untimed[0])}: holds no times of its samples")
+        raise RecordError(f"{untimed[0].path}: holds no times of its samples")
     base: dict[tuple, tuple[int, Summary]] = {}
     for run, work, devices, seconds in sorted(found, key=lambda row: row[2]):
         base.setdefault((files.sweep_of(run), work), (devices, seconds))
@@ -56,7 +56,7 @@ def as_csv(runs: Sequence[Run]) -> str:
         by_epoch = accuracy_by_epoch(run) if run.lines_of(EpochRecord) else {}
         ends = [*by_epoch.values()][-1] if by_epoch else []
         rows.append({
-            "record": labels.where(run),
+            "record": run.path,
             "work": _named(run, work),
             "devices": devices,
             "unit": _unit(run),

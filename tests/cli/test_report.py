@@ -32,7 +32,6 @@ from d2lpar.records.kinds import (
     Run,
     group,
 )
-from d2lpar.records.result import Table
 from d2lpar.runs import report
 
 COMMITTED = Path(__file__).parents[2] / "figures"
@@ -218,27 +217,6 @@ def test_the_page_leaves_out_what_it_cannot_show_and_names_it(tmp_path, caplog):
     text = report.write_page(tmp_path, report.sweeps(tmp_path)).read_text()
     assert text.count("<h2>") == 1
     assert "broken.jsonl, line 1" in caplog.text
-
-
-def test_a_wide_table_has_80_columns_on_a_terminal_and_loses_no_cell():
-    columns = ["", "precision", *(f"column {k}" for k in range(7))]
-    rows = [
-        ["trained", "float32", *(f"{k + 0.25}" for k in range(7))],
-        ["trained", "float16", *["-"] * 7],  # refused
-        ["known", "noise", *["-"] * 4, "7", "8", "9"],
-    ]
-    lines = Table(columns, rows, names=2).in_lines().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert [line.split() for line in lines] == [
-        ["precision", *"column 0 column 1 column 2 column 3".split()],
-        ["trained", "float32", "0.25", "1.25", "2.25", "3.25"],
-        ["trained", "float16", *["-"] * 4],
-        [],
-        ["precision", *"column 4 column 5 column 6".split()],
-        ["trained", "float32", "4.25", "5.25", "6.25"],
-        ["trained", "float16", *["-"] * 3],
-        ["known", "noise", "7", "8", "9"],
-    ]
 
 
 def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path):

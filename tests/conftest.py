@@ -63,14 +63,14 @@ def compiler():
 @pytest.fixture(scope="session")
 def real_data():
     """The folder with the real Fashion-MNIST, named by D2LPAR_DATA."""
-    from d2lpar.datasets import FASHION_MNIST_FILES
+    from d2lpar.datasets.fashion import FASHION_MNIST
 
     value = os.environ.get("D2LPAR_DATA")
     if not value:
         pytest.skip("D2LPAR_DATA is not set: name a folder with Fashion-MNIST in it")
     root = Path(value).expanduser()
     for folder in (root / "fashion-mnist", root):
-        if all((folder / name).is_file() for name in FASHION_MNIST_FILES):
+        if all((folder / name).is_file() for name in FASHION_MNIST.registry):
             return folder
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
 

@@ -1,7 +1,6 @@
 # The public names; lazy_loader reads this file at run time.
 from .drawn_faces import synthetic_punks as synthetic_punks
 from .fashion import FASHION_CLASSES as FASHION_CLASSES
-from .fashion import FASHION_MNIST_FILES as FASHION_MNIST_FILES
 from .fashion import ImageData as ImageData
 from .fashion import batches as batches
 from .fashion import fashion_mnist as fashion_mnist

@@ -52,8 +52,8 @@ class PublishedFiles:
             if not folder:
                 continue
             path = Path(folder).expanduser()
-            if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
-                raise DataError(f"{source} {path}: not a folder that can be read")
+            if not path.is_dir():
+                raise DataError(f"{source} {path}: not a folder")
             if found := self.paths_in(path):
                 return found
             log.warning("%s is not, or not whole, in %s %s", self.title, source, folder)

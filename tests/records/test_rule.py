@@ -10,7 +10,6 @@ from support.factories import training
 from support.simulated_rule import told
 
 from d2lpar.records import files
-from d2lpar.records.kinds import Header, StepRecord, timed_epochs
 from d2lpar.records.measurements import arm_times, seconds_per_epoch
 from d2lpar.records.rule import (
     NOTHING,
@@ -119,27 +118,6 @@ def test_the_study_is_judged_as_the_simulation_is():
     missing = [pairs[0], (NOTHING, ones), pairs[2]]
     alone = compare_all([pairs[0], pairs[2]])
     assert compare_all(missing)[::2] == alone  # what has no turns needs no allowance
-
-
-def test_equal_works_of_committed_records_are_not_told_apart():
-    """Neighbouring epochs of one training, and samples of one step, in turn."""
-    found, in_turn = [], lambda pairs: [p[:: (-1) ** k] for k, p in enumerate(pairs)]
-    for path in sorted(FIGURES.rglob("*.jsonl")):
-        run, steps = files.read(path), {}
-        if not isinstance(run.header, Header):
-            continue
-        epochs = [e.seconds for e in timed_epochs(run)]
-        if "seeds" in path.parts and len(epochs) == 9:
-            pairs = in_turn(zip(epochs[::2], epochs[1::2]))
-            found.append(compare(*map(of_turns, zip(*pairs))).is_told)
-        for line in run.lines_of(StepRecord):
-            if len(line.seconds) == 2:  # of each of four processes
-                key = line.num_devices, line.global_batch_size
-                steps.setdefault(key, []).append(line.seconds)
-        for pairs in steps.values():
-            found.append(compare(*map(of_turns, zip(*in_turn(pairs)))).is_told)
-    # In 96 % of cases 5 % of 92 are at most 8.
-    assert len(found) == 92 and sum(found) <= 8
 
 
 def test_records_took_turns_if_one_sweep_made_them(tmp_path):

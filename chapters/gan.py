@@ -6,8 +6,8 @@
 # tell these pictures from real ones. In Chapter 1 we trained one network on several
 # devices. Here we train two, and measure whether the pictures get better.
 #
-# ![Left: faces that a generator draws of the same eight noises, after 0 to 21,666 steps
-# of training. Right: the share of the real faces that are covered, by steps, with and
+# ![Above: faces that a generator draws of eight noises, after 0 to 21,666 steps
+# of training. Below: the share of the real faces that are covered, by steps, with and
 # without spectral normalisation](../figures/gan/faces.png)
 #
 # A published course notebook [1] trains a GAN on the 10,000 CryptoPunks, which are

@@ -49,6 +49,7 @@ from d2lpar.scaling.result import comparisons, pays_from
 from d2lpar.text import byte_size, number
 
 FIGURES = Path(__file__).parents[1] / "figures"
+WIDTH = 5.6  # inches: on a phone, 358 pixels wide, type of 10 points has 9 pixels
 Runs = Sequence[Run]
 
 
@@ -107,23 +108,23 @@ def machine(run: Run) -> str:
     return labels.machine(header) if of_benchmark else labels.hardware([header])
 
 
-def picture(title: str, words: str, runs: Runs, size: tuple[float, float], **grid):
+def picture(title: str, words: str, runs: Runs, height: float, **grid):
     """A picture with empty panels, and the machines of its runs below."""
     machines = dict.fromkeys(machine(run) for run in runs)
-    return page.new(title, " \u00b7 ".join([words, *machines]), runs, size, **grid)
+    note = " \u00b7 ".join([words, *machines])
+    return page.new(title, note, runs, (WIDTH, height), **grid)
 
 
 def panels(
     title: str,
     words: str,
     groups: Sequence[Runs],
-    size: tuple[float, float],
+    height: float,
     draw: Callable[[Axes, Runs], None],
-    sharey: bool = True,
 ) -> Picture:
-    """A panel for each group of runs side by side, under its machine."""
+    """A panel for each group of runs below each other, under its machine."""
     runs = [run for same in groups for run in same]
-    drawn = page.new(title, words, runs, size, columns=len(groups), sharey=sharey)
+    drawn = page.new(title, words, runs, (WIDTH, height), rows=len(groups))
     for axes, same in zip(drawn.axes, groups):
         draw(axes, same)
         axes.set_title(machine(same[0]))
@@ -131,13 +132,13 @@ def panels(
 
 
 def limit(axes: Axes, y: float, words: str) -> None:
-    """A dashed line with words above its left end."""
+    """A dashed line with words below its left end."""
     axes.axhline(y, **page.LIMIT)
-    place = {"transform": axes.get_yaxis_transform(), "va": "bottom", "size": 9}
+    place = {"transform": axes.get_yaxis_transform(), "va": "top", "size": 9}
     axes.text(0.02, y, words, color="0.3", **place)
 
 
-# Chapters 1, 5 and 6: one device and two
+# One device and two
 
 
 D2L = {"global_batch_size": 256, "seconds on 1": 1.8, "seconds on 2": 2.5}  # V100s
@@ -160,10 +161,10 @@ def two_devices(cores: Runs, gpus: Runs) -> Picture:
         core=pays[0], gpu=pays[1],
     )  # fmt: skip
     words = (
-        "a step of LeNet in Gluon; filled: told, hollow: not told; lines through "
-        "marks: 95 % intervals; \u25c6 d2l's epochs from scratch on V100s"
+        "LeNet in Gluon; filled: told; lines: 95 % intervals; "
+        "\u25c6 d2l's epochs, V100s"
     )
-    drawn = picture(title, words, [*cores, *gpus], (7.6, 4.4))
+    drawn = picture(title, words, [*cores, *gpus], 4.4)
     (axes,) = drawn.axes
     card = gpus[0].header.devices[0].split(" ", 1)[1].split()[1]
     scaling.speedup(axes, found, ["2 cores", f"2 GPUs, {card}"])
@@ -171,9 +172,8 @@ def two_devices(cores: Runs, gpus: Runs) -> Picture:
         D2L["global_batch_size"], D2L["seconds on 1"] / D2L["seconds on 2"],
         "D", ms=8, color=page.LIBRARIES["d2l"],
     )  # fmt: skip
-    for gain, batch, way in zip(gains, pays, (1, -1)):
+    for gain, batch, at in zip(gains, pays, ((-16, 14), (22, -24))):
         place = {"textcoords": "offset points", "size": 10, "ha": "center"}
-        at = (-16 * way, 14 * way)
         axes.annotate(f"from {batch:,}", (batch, gain[batch].ratio), at, **place)
     axes.set_xlabel("images in a step, shared by the two devices")
     return drawn
@@ -192,17 +192,16 @@ def equivalence(runs: Runs) -> Picture:
     )  # fmt: skip
     batch = runs[0].header.settings["global_batch_size"]
     words = f"LeNet, batch {batch}; a dot per seed, lines: medians"
-    drawn = picture(title, words, runs, (7.6, 4.2))
+    drawn = picture(title, words, runs, 4.2)
     (axes,) = drawn.axes
     benchmark.errors(axes, runs[0])
     limit(axes, 1, "as large as the parameters")
-    axes.set_ylim(top=1e3)
     axes.set_ylabel("distance of parameters (relative)")
     axes.set_xlabel("steps of training on two devices")
     return drawn
 
 
-# Chapter 11: memory
+# Memory
 
 
 @answers("benchmarks/memory", "benchmarks/memory")
@@ -226,7 +225,7 @@ def memory(runs: Runs) -> Picture:
     )  # fmt: skip
     n = max(x.round for x in samples) + 1
     words = f"LeNet from scratch, 8,192 images, largest resident memory, n = {n}"
-    drawn = picture(title, words, runs, (7.6, 4.4))
+    drawn = picture(title, words, runs, 4.4)
     (axes,) = drawn.axes
     ends = {}
     for k, (arm, curve) in enumerate(curves.items()):
@@ -243,7 +242,7 @@ def memory(runs: Runs) -> Picture:
     return drawn
 
 
-# Chapter 4: timing
+# Timing
 
 
 @answers("timing/clocks", "timing/book-cpu1", "gpus/timing/book-gpu1")
@@ -267,14 +266,14 @@ def clocks(cores: Runs, gpus: Runs) -> Picture:
     )  # fmt: skip
     words = "MXNet on one device; tick: calls have returned; dot: work has finished"
     return panels(
-        title, words, (cores, gpus), (10.4, 3.6),
+        title, words, (cores, gpus), 5.4,
         lambda axes, runs: arrays.clocks(
             axes, rows(runs), lambda row: arrays.SHORT[row.operation]
         ),
     )  # fmt: skip
 
 
-# Chapter 7: communication
+# Communication
 
 
 @answers("scaling/all-reduce", "scaling/book-*-concise-*", "gpus/scaling/book-*-conc*")
@@ -309,7 +308,8 @@ def all_reduce(cores: Runs, gpus: Runs) -> Picture:
             style = page.look(k)
             scaling.verdicts(axes, line, **style)
             scaling.verdicts(axes, {2.0**29: found[lenet]}, **style)
-            ends[f"{name}: {found[lenet].ratio:.2g}\u00d7"] = found[lenet].ratio
+            sign, ratio = page.SIGNS[style["marker"]], found[lenet].ratio
+            ends[f"{sign} {name}: {ratio:.2g}\u00d7"] = ratio
         page.bytes_along(axes, "bytes of the array on each device")
         places = {2.0**k: byte_size(2**k) for k in (10, 15, 20, 25)}
         axes.set_xticks([*places, 2.0**29], [*places.values(), f"{lenet[0]} arrays"])
@@ -318,7 +318,7 @@ def all_reduce(cores: Runs, gpus: Runs) -> Picture:
         axes.set_ylabel("times the book's all-reduce")
         page.name_beside(axes, ends)
 
-    return panels(title, words, (cores, gpus), (10.4, 4.0), draw)
+    return panels(title, words, (cores, gpus), 6.8, draw)
 
 
 @answers("benchmarks/local_sgd", "benchmarks/local_sgd")
@@ -337,19 +337,23 @@ def local_steps(runs: Runs) -> Picture:
         compare(of_turns(accs[always]), of_turns(accs[arm])) for arm in (plain, rarely)
     )
     more = {arm: median(of_arm) - median(accs[plain]) for arm, of_arm in accs.items()}
+    told = {
+        arm: compare(of_turns(of_arm), of_turns(accs[plain])).is_told
+        for arm, of_arm in accs.items()
+    }
     title = claim(
         "Outer momentum gains {gain:.2f} in accuracy, rare averages lose it again",
         when=gain.ratio > 1 < loss.ratio and {5} == {len(a) for a in accs.values()},
         by=[gain, loss], gain=more[always],
     )  # fmt: skip
-    words = "LeNet, 12,800 images, batch 64, 3 epochs; 5 seeds; +: over every step"
-    drawn = picture(title, words, runs, (7.6, page.height(len(ends))))
+    words = "LeNet, 12,800 images, batch 64, 3 epochs; 5 seeds; +: told over every step"
+    drawn = picture(title, words, runs, page.height(len(ends)))
     (axes,) = drawn.axes
     rows = [
         page.Row(
             f"{arm}, {number(mib[arm])} MiB", of_arm,
             page.OTHERS[0] if "momentum" in arm else page.INK,
-            f"{more[arm]:+.2f}" if abs(more[arm]) > 0.005 else "",
+            f"{more[arm]:+.2f}" if told[arm] else "",
         )
         for arm, of_arm in accs.items()
     ]  # fmt: skip
@@ -360,7 +364,7 @@ def local_steps(runs: Runs) -> Picture:
     return drawn
 
 
-# Chapter 8: least squares
+# Least squares
 
 
 @answers(
@@ -381,14 +385,17 @@ def methods(cores: Runs, gpus: Runs) -> Picture:
         "A second core solves the normal equations {r:.1f} times as fast",
         when=normal.ratio > 1, by=[normal], r=normal.ratio,
     )  # fmt: skip
-    words = "min ||A x - b||, A of 10,000 \u00d7 1,000; factors: one device over two"
+    words = (
+        "min ||A x - b||, A of 10,000 \u00d7 1,000; factors: one device over two; "
+        "filled: told"
+    )
     return panels(
-        title, words, (cores, gpus), (10.4, 4.2),
-        lambda axes, runs: least_squares.slopes(axes, runs, missed), sharey=False,
+        title, words, (cores, gpus), 7,
+        lambda axes, runs: least_squares.slopes(axes, runs, missed),
     )  # fmt: skip
 
 
-# Chapter 10: the GAN
+# The GAN
 
 
 @answers(
@@ -415,11 +422,12 @@ def faces(first: Runs, more: Runs, without: Runs) -> Picture:
     words = (
         "covered: a generated face among a real one's 5 nearest; batch 64, 3 seeds each"
     )
-    drawn = picture(title, words, [*spectral, *without], (10.4, 4.6), columns=2)
+    drawn = picture(title, words, [*spectral, *without], 6.9, rows=2,
+                    height_ratios=(2, 1))  # fmt: skip
     left, right = drawn.axes
     gan.strip(left, first[0])
     named = {
-        f"with spectral\nnormalisation: {median(ends[0]):.0f} %": spectral,
+        f"with: {median(ends[0]):.0f} %": spectral,
         f"without: {median(ends[1]):.0f} %": without,
     }
     heights = {}
@@ -431,7 +439,7 @@ def faces(first: Runs, more: Runs, without: Runs) -> Picture:
     limit(
         right, references(first[0])["other real faces"]["coverage"], "other real faces"
     )
-    right.set(ylim=(0, 1.08), xlabel="steps of training")
+    right.set(ylim=(0, 1.03), xlabel="steps of training")
     right.set_ylabel("share of real faces covered")
     right.set_xticks([0, 10_000, 20_000], ["0", "10,000", "20,000"])
     page.name_beside(right, heights)
@@ -451,8 +459,8 @@ def published(runs: Runs) -> Picture:
         "The published recipe covers {a:.0f} % of faces, other real faces {b:.0f} %",
         when=end.num_steps == 4_000, a=own, b=real,
     )  # fmt: skip
-    words = "4,000 steps on all 10,000 faces at once; left: eight noises in training"
-    drawn = picture(title, words, runs, (10.4, 4.8), columns=2, width_ratios=(4, 3))
+    words = "4,000 steps on all 10,000 faces at once; above: eight noises in training"
+    drawn = picture(title, words, runs, 8.4, rows=2)
     left, right = drawn.axes
     gan.strip(left, run)
     covered = f"at the end: {own:.0f} % covered; by other real faces: {real:.0f} %"
@@ -460,7 +468,7 @@ def published(runs: Runs) -> Picture:
     return drawn
 
 
-# Chapter 12: low precision
+# Low precision
 
 
 @answers("low_precision/precision", "low_precision/book-1thread-cpu1")
@@ -510,7 +518,7 @@ def peers(cores: Runs, one: Runs, two: Runs) -> Picture:
         a=eager.ratio, b=graph.ratio,
     )  # fmt: skip
     words = "an epoch of LeNet, batch 256, over ours in Gluon; filled: told"
-    drawn = picture(title, words, [*cores, *one], (7.6, page.height(len(rows)) + 0.3))
+    drawn = picture(title, words, [*cores, *one], page.height(len(rows)) + 0.3)
     (axes,) = drawn.axes
     axes.axvline(1, color=page.INK, lw=1)
     for k, (name, found) in enumerate(rows.items()):
@@ -519,12 +527,12 @@ def peers(cores: Runs, one: Runs, two: Runs) -> Picture:
         fill = color if found.is_told else "white"
         axes.plot(found.ratio, k, "o", color=color, mfc=fill, ms=8)
         words = f"{found.ratio:.1f}" if found.ratio > 1 else f"{found.ratio:.2f}"
-        axes.text(found.high * 1.06, k, words, va="center", size=10)
+        axes.text(1.02, k, words, va="center", transform=axes.get_yaxis_transform())
     axes.set_yticks(range(len(rows)), rows)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(False, axis="y")
     page.log_along(axes, "x", base=2)
-    axes.set_xlim(0.25, 5)
+    axes.set_xlim(0.25, 4.5)
     axes.set_xticks([0.25, 0.5, 1, 2, 4], ["0.25", "0.5", "1", "2", "4"])
-    axes.set_xlabel("times ours: to the left faster, to the right slower")
+    axes.set_xlabel("times ours; left of 1: faster")
     return drawn

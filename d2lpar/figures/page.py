@@ -70,8 +70,8 @@ def new(
 def wrap(text: str, characters: float) -> str:
     """Wrap text to about this number of characters per line, at most two lines."""
     lines = textwrap.wrap(
-        text, max(12, int(characters)), max_lines=2, placeholder=" ...",
-        break_on_hyphens=False,
+        text.replace(" %", "\u00a0%"), max(12, int(characters)), max_lines=2,
+        placeholder=" ...", break_on_hyphens=False,
     )  # fmt: skip
     return "\n".join(lines).replace("$", r"\$")  # else it would begin a formula
 

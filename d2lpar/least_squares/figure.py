@@ -141,8 +141,10 @@ def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> Non
         style = {"color": color, "ls": page.LINES[color == page.GREY]}
         for x, summary in enumerate(found):
             axes.plot([x] * summary.n, summary.samples, ".", color=color, alpha=0.45)
-        axes.plot([summary.median for summary in found], "o", **style)
-        known = page.times_as_fast(compare(found[0], found[-1]))
+        gain = compare(found[0], found[-1])
+        fill = color if gain.is_told else "white"
+        axes.plot([summary.median for summary in found], "o", mfc=fill, **style)
+        known = page.times_as_fast(gain)
         words = (_method(same[0]), known, "not converged" * (color == page.GREY))
         ends[", ".join(filter(None, words))] = found[-1].median
     axes.set_xticks(range(len(same)), [labels.count(run.header) for run in same])

@@ -13,7 +13,7 @@ from d2lpar.records.kinds import PrecisionRecord, Run
 WEIGHTS = {
     "trained": ("o", "as trained"),
     "stretched": ("D", "one channel stretched"),
-    "equalised": ("s", "stretched, then equalised"),
+    "equalised": ("s", "stretched, equalised"),
 }
 
 INKS = (page.OURS, *page.OTHERS)
@@ -42,7 +42,7 @@ def picture(run: Run, title: str) -> page.Picture:
     note = f"{labels.data_name(run.header)}; lost: beside {base.precision} as trained"
     if refused := dict.fromkeys(row.precision for row in rows if not row.supported):
         note += f"; not supported here: {', '.join(refused)}"
-    picture = page.new(title, labels.subtitle(note, [run]), [run], (7.6, 4.4))
+    picture = page.new(title, labels.subtitle(note, [run]), [run], (5.6, 4.8))
     (axes,) = picture.axes
     speeds = {row.precision: row.images_per_sec for row in trained}
     for (weights, (marker, label)), ink in zip(WEIGHTS.items(), INKS):
@@ -56,6 +56,6 @@ def picture(run: Run, title: str) -> page.Picture:
     heights = {f"{name}: {times:.1f}\u00d7": times for name, times in heights.items()}
     axes.set(ylim=(0, None), ylabel=f"times as fast as {base.precision}")
     axes.set_xlabel("points of test accuracy lost")
-    axes.legend(loc="lower right")
+    axes.legend(loc="center")
     page.name_beside(axes, heights)
     return picture

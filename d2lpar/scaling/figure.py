@@ -82,7 +82,8 @@ def speedup(
             look = {"marker": page.MARKERS[s + k - 1], "ls": page.LINES[s + k - 1]}
             verdicts(axes, gains, color=color, **look)
             last = gains[max(gains)].ratio
-            ends[names[s] if names else f"{name_of(study)}, {n} devices"] = last
+            name = names[s] if names else f"{name_of(study)}, {n} devices"
+            ends[f"{page.SIGNS[look['marker']]} {name}"] = last
             crossing = break_even({batch: c.ratio for batch, c in gains.items()})
             if crossing and crossing > min(gains):
                 place = {"textcoords": "offset points", "size": 9, "color": page.PALE}

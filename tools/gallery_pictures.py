@@ -161,8 +161,7 @@ def two_devices(cores: Runs, gpus: Runs) -> Picture:
         core=pays[0], gpu=pays[1],
     )  # fmt: skip
     words = (
-        "LeNet in Gluon; filled: told; lines: 95 % intervals; "
-        "\u25c6 d2l's epochs, V100s"
+        "LeNet in Gluon; filled: told; lines: 95 % intervals; \u25c6 d2l's, on V100s"
     )
     drawn = picture(title, words, [*cores, *gpus], 4.4)
     (axes,) = drawn.axes
@@ -201,9 +200,6 @@ def equivalence(runs: Runs) -> Picture:
     return drawn
 
 
-# Memory
-
-
 @answers("benchmarks/memory", "benchmarks/memory")
 def memory(runs: Runs) -> Picture:
     """How much memory does a training take, and can it be counted before?"""
@@ -240,9 +236,6 @@ def memory(runs: Runs) -> Picture:
     axes.set(ylim=(0, None), xlabel="global batch size", ylabel="MiB")
     page.name_beside(axes, ends)
     return drawn
-
-
-# Timing
 
 
 @answers("timing/clocks", "timing/book-cpu1", "gpus/timing/book-gpu1")
@@ -333,14 +326,10 @@ def local_steps(runs: Runs) -> Picture:
     }
     plain, always = "every step", "every step, outer momentum"
     rarely = "every epoch, outer momentum"
-    gain, loss = (
-        compare(of_turns(accs[always]), of_turns(accs[arm])) for arm in (plain, rarely)
-    )
+    turns = {arm: of_turns(of_arm) for arm, of_arm in accs.items()}
+    gains = {arm: compare(of_arm, turns[plain]) for arm, of_arm in turns.items()}
+    gain, loss = gains[always], compare(turns[always], turns[rarely])
     more = {arm: median(of_arm) - median(accs[plain]) for arm, of_arm in accs.items()}
-    told = {
-        arm: compare(of_turns(of_arm), of_turns(accs[plain])).is_told
-        for arm, of_arm in accs.items()
-    }
     title = claim(
         "Outer momentum gains {gain:.2f} in accuracy, rare averages lose it again",
         when=gain.ratio > 1 < loss.ratio and {5} == {len(a) for a in accs.values()},
@@ -353,7 +342,7 @@ def local_steps(runs: Runs) -> Picture:
         page.Row(
             f"{arm}, {number(mib[arm])} MiB", of_arm,
             page.OTHERS[0] if "momentum" in arm else page.INK,
-            f"{more[arm]:+.2f}" if told[arm] else "",
+            f"{more[arm]:+.2f}" if gains[arm].is_told else "",
         )
         for arm, of_arm in accs.items()
     ]  # fmt: skip
@@ -362,9 +351,6 @@ def local_steps(runs: Runs) -> Picture:
     axes.set_xlim(auto=True)
     axes.autoscale(axis="x")
     return drawn
-
-
-# Least squares
 
 
 @answers(
@@ -385,10 +371,7 @@ def methods(cores: Runs, gpus: Runs) -> Picture:
         "A second core solves the normal equations {r:.1f} times as fast",
         when=normal.ratio > 1, by=[normal], r=normal.ratio,
     )  # fmt: skip
-    words = (
-        "min ||A x - b||, A of 10,000 \u00d7 1,000; factors: one device over two; "
-        "filled: told"
-    )
+    words = "A of 10,000 \u00d7 1,000; factors: one device over two; filled: told"
     return panels(
         title, words, (cores, gpus), 7,
         lambda axes, runs: least_squares.slopes(axes, runs, missed),
@@ -468,9 +451,6 @@ def published(runs: Runs) -> Picture:
     return drawn
 
 
-# Low precision
-
-
 @answers("low_precision/precision", "low_precision/book-1thread-cpu1")
 def precision(runs: Runs) -> Picture:
     """What does int8 gain, and what does it cost?"""
@@ -485,9 +465,6 @@ def precision(runs: Runs) -> Picture:
         d=max(100 * (base.test_acc - row.test_acc) for row in rows),
     )  # fmt: skip
     return low_precision.picture(runs[0], title)
-
-
-# Peers
 
 
 @answers(

@@ -142,11 +142,11 @@ def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> Non
         for x, summary in enumerate(found):
             axes.plot([x] * summary.n, summary.samples, ".", color=color, alpha=0.45)
         gain = compare(found[0], found[-1])
-        fill = color if gain.is_told else "white"
-        axes.plot([summary.median for summary in found], "o", mfc=fill, **style)
-        known = page.times_as_fast(gain)
-        words = (_method(same[0]), known, "not converged" * (color == page.GREY))
-        ends[", ".join(filter(None, words))] = found[-1].median
+        style["mfc"] = color if gain.is_told else "white"
+        axes.plot([summary.median for summary in found], "o", **style)
+        words = [_method(same[0]), page.times_as_fast(gain)]
+        words += ["not converged"] * (color == page.GREY)
+        ends[", ".join(words)] = found[-1].median
     axes.set_xticks(range(len(same)), [labels.count(run.header) for run in same])
     axes.set_xlim(-0.15, len(same) - 0.95)
     axes.grid(False, axis="x")

@@ -44,16 +44,15 @@ def picture(run: Run, title: str) -> page.Picture:
         note += f"; not supported here: {', '.join(refused)}"
     picture = page.new(title, labels.subtitle(note, [run]), [run], (5.6, 4.8))
     (axes,) = picture.axes
-    speeds = {row.precision: row.images_per_sec for row in trained}
+    speeds = {r.precision: r.images_per_sec / base.images_per_sec for r in trained}
     for (weights, (marker, label)), ink in zip(WEIGHTS.items(), INKS):
         found = [r for r in measured if r.weights == weights and r.precision in speeds]
         if found:
             lost = [100 * (base.test_acc - row.test_acc) for row in found]
-            times = [speeds[row.precision] / base.images_per_sec for row in found]
+            times = [speeds[row.precision] for row in found]
             words = f"{label}: at most {max(lost):.1f} points"
             axes.plot(lost, times, marker, color=ink, label=words, ms=7, alpha=0.8)
-    heights = {name: speed / base.images_per_sec for name, speed in speeds.items()}
-    heights = {f"{name}: {times:.1f}\u00d7": times for name, times in heights.items()}
+    heights = {f"{name}: {times:.1f}\u00d7": times for name, times in speeds.items()}
     axes.set(ylim=(0, None), ylabel=f"times as fast as {base.precision}")
     axes.set_xlabel("points of test accuracy lost")
     axes.legend(loc="center")

@@ -81,14 +81,12 @@ def speedup(
                 color = page.LIBRARIES[library]
             look = {"marker": page.MARKERS[s + k - 1], "ls": page.LINES[s + k - 1]}
             verdicts(axes, gains, color=color, **look)
-            last = gains[max(gains)].ratio
             name = names[s] if names else f"{name_of(study)}, {n} devices"
-            ends[f"{page.SIGNS[look['marker']]} {name}"] = last
+            ends[f"{page.SIGNS[look['marker']]} {name}"] = gains[max(gains)].ratio
             crossing = break_even({batch: c.ratio for batch, c in gains.items()})
             if crossing and crossing > min(gains):
                 place = {"textcoords": "offset points", "size": 9, "color": page.PALE}
-                at = (crossing, 1), (6, -12)
-                axes.annotate(f"{crossing:,.0f}", *at, **place)
+                axes.annotate(f"{crossing:,.0f}", (crossing, 1), (6, -12), **place)
     axes.axhline(1, color=page.INK, lw=1)
     across = {"transform": axes.get_yaxis_transform()}
     axes.add_artist(Rectangle((0, 1e-3), 1, 1 - 1e-3, color="0.93", zorder=0, **across))

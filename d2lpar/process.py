@@ -1,18 +1,18 @@
 """Run a function in a fresh process.
 
 MXNet reads its threads and buffers once, may crash, and gives memory back only at the
-end. By loky: it keeps ``sys.path``, does not run ``__main__`` again, and ends with its
-parent.
+end. The process has the parent's ``sys.path``, and does not run ``__main__`` again.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,24 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar.errors import D2lparError, DiedError, RunError, first_line
-
-try:
-    from loky.backend.process import LokyProcess
-except ModuleNotFoundError:  # beside NumPy alone, for `python -m d2lpar.verify`
-
-    class LokyProcess(multiprocessing.get_context("spawn").Process):  # type: ignore
-        """A process of the standard library, with changes of the environment."""
-
-        def __init__(self, env: Mapping[str, str], **words: Any):
-            super().__init__(**words)
-            self.env = env
-
-        def run(self) -> None:
-            """Change the environment, then do the work."""
-            os.environ.update(self.env)
-            tempfile.tempdir = None  # TMPDIR is another now
-            super().run()
-
 
 log = logging.getLogger("d2lpar")
 
@@ -68,20 +50,30 @@ def results(
 
     `environment` changes variables. On an interrupt or close the process gets SIGTERM
     and `seconds_to_stop` to tidy up. With `in_turn`, :data:`TURN` is the first result.
-    Raises :class:`RunError` for an error it reports
-    and after `timeout` seconds, :class:`DiedError` if it ends otherwise.
+    Raises :class:`RunError` for an error it reports and after `timeout` seconds,
+    :class:`DiedError` if it ends otherwise.
     """
     ours, theirs = Pipe()
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:
-        child = LokyProcess(
-            target=_work,
-            args=(theirs, scratch, work, dict(job)),
-            env={**(environment or {}), "TMPDIR": scratch},
-        )
-        child.start()
-        theirs.close()
         output = Path(scratch, OUTPUT)
+        start = f"_begin({theirs.fileno()}, {scratch!r})"
+        code = f"import sys; sys.path = {sys.path}; from d2lpar.process import _begin"
+        with output.open("wb") as file:
+            child = subprocess.Popen(
+                [sys.executable, "-c", f"{code}; {start}"],
+                env={**os.environ, **(environment or {}), "TMPDIR": scratch},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,  # the terminal is the parent's
+                stdout=file,  # libraries print, and so may MXNet's C++ side
+                stderr=file,
+                # Ctrl-C reaches the parent alone, which then ends this process: MXNet
+                # would finish its queue of work first.
+                start_new_session=True,
+            )
+        theirs.close()
         try:
+            with suppress(OSError):  # it has ended: _received says why
+                ours.send((work, dict(job)))
             if in_turn:
                 yield TURN  # several processes can be started before the first works
             yield from _received(child, ours, output, timeout)
@@ -94,9 +86,7 @@ def results(
             raise
         finally:
             _end_session(child.pid)  # first: a second Ctrl-C may end this
-            if child.exitcode is None:
-                os.kill(child.pid, signal.SIGKILL)  # before it has a session
-            child.join()
+            child.wait()
             ours.close()
 
 
@@ -107,7 +97,7 @@ def answer(work: str, job: Mapping[str, Any], **options: Any) -> Any:
 
 
 def _received(
-    child: LokyProcess, pipe: Connection, output: Path, timeout: float | None
+    child: subprocess.Popen, pipe: Connection, output: Path, timeout: float | None
 ) -> Iterator[Any]:
     """Yield a process's results, log its warnings; raise if it fails or is too slow."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -117,8 +107,7 @@ def _received(
         try:
             kind, content = pipe.recv()
         except (EOFError, OSError):  # it ended without a message
-            child.join()
-            raise DiedError(_crash(child.exitcode, output)) from None
+            raise DiedError(_crash(child.wait(), output)) from None
         if kind == "result":
             yield content
         elif kind == "turn":
@@ -127,7 +116,7 @@ def _received(
         elif kind == "warning":
             log.warning("%s", content)
         else:
-            child.join()  # its memory is free again
+            child.wait()  # its memory is free again
             if kind == "end":
                 return
             raise (RunError if kind == "error" else DiedError)(content)
@@ -164,23 +153,15 @@ def _send(kind: str, content: Any = None) -> None:
         _pipe.send((kind, content))
 
 
-def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
-    """Run `work` in the child; send its results and then how it ended."""
+def _begin(number: int, scratch: str) -> None:
+    """Do the work that the pipe names; send its results and then how it ended."""
     global _pipe
-    _pipe = pipe
+    _pipe = Connection(number)
     # What the work starts may not hold the pipe: the parent would not see its end.
-    os.set_inheritable(pipe.fileno(), False)
-    os.register_at_fork(after_in_child=pipe.close)
-    multiprocessing.set_start_method(None, force=True)  # not loky's
-    # Ctrl-C reaches the parent alone, which then ends this process: MXNet would finish
-    # its queue of work first.
-    os.setsid()
+    os.set_inheritable(number, False)
+    os.register_at_fork(after_in_child=_pipe.close)
+    work, job = _pipe.recv()
     threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the terminal is the parent's
-    # Libraries print, and so may MXNet's C++ side.
-    with open(Path(scratch, OUTPUT), "wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
     handler = logging.Handler()
     handler.emit = lambda record: _send("warning", record.getMessage())
     log.addHandler(handler)

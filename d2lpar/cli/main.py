@@ -237,8 +237,6 @@ def main() -> None:
     """The console script."""
     # Figures are drawn into files. Another backend may need a screen, or not exist.
     os.environ["MPLBACKEND"] = "agg"
-    # Silence loky's resource tracker after `verify` has killed workers.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning")
     guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))
 
 

@@ -23,6 +23,7 @@
 
 # %%
 import time
+from statistics import median
 from textwrap import fill
 
 import numpy
@@ -30,6 +31,7 @@ from matplotlib.figure import Figure
 
 import d2lpar
 from d2lpar import allreduce, autograd, chapter, devices, gluon, init_lenet, np, npx
+from d2lpar.records.comparison import arm_times
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -221,7 +223,8 @@ for synchronised in (False, True):
 # one of them at a time. This record has the seconds of an epoch of ResNet-18 on H100s.
 
 # %%
-found = chapter.table("gpus/benchmarks/resnet18.jsonl", only=["batch"])
+for arm in arm_times(chapter.record("gpus/benchmarks/resnet18.jsonl")):
+    print(f"{arm.name}: {median(arm.seconds):.2f} s")
 
 # %% [markdown]
 # Each row is one training, so the rule has no verdict. In these trainings the epoch of

@@ -6,16 +6,14 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import cell_output, replacing
-from d2lpar.records.rule import MARKS, NOTHING, Summary, compare, of_turns, phrase
+from d2lpar.records.rule import of_turns, phrase
 from d2lpar.runs.progress import in_notebook, show_figure
-from d2lpar.runs.timed import timed_works
-from d2lpar.text import number, plain_table
+from d2lpar.text import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,46 +133,6 @@ def record(name: str) -> Run:
     if not (COMMITTED / name).is_file():
         raise RecordError(f"figures/{name}: there is no such record")
     return files.read(COMMITTED / name)
-
-
-def table(
-    *names: str, per: int = 1, unit: str = "s", only: Sequence[str] = ()
-) -> dict[str, dict[int, Summary]]:
-    """Show what committed records timed, and return the seconds by row and devices.
-
-    `names` are paths below ``figures/``, of benchmarks, studies of steps and trainings.
-    A row is a form of the program; what two records timed is the first one's, and what
-    all rows begin with is in the header. A cell has the median, and the range, in
-    `unit` ("s" or "ms") for each of `per` steps. The last columns say how many times as
-    fast more devices are than one, with a mark by the rule of :func:`verdict`. `only`
-    chooses rows by their beginning.
-    Raises :class:`RecordError` for a record that is not there.
-    """
-    scale = {"s": 1.0, "ms": 1e3}[unit] / per
-    found: dict[str, dict[int, Summary]] = {}
-    for row, n, seconds in (
-        line for name in names for line in timed_works(record(name))
-    ):
-        if seconds.n and (not only or row.startswith(tuple(only))):
-            found.setdefault(row, {}).setdefault(n, seconds)
-    counts = sorted({n for by_count in found.values() for n in by_count})
-    common = commonprefix(list(found))
-    common = common[: common.rfind(", ") + 2] if ", " in common else ""
-    rows = []
-    for row, by_count in found.items():
-        rows.append([row.removeprefix(common)])
-        for n in counts:
-            middle, spread, _ = by_count.get(n, NOTHING).cells(scale)
-            rows[-1].append("-" if middle == "-" else f"{middle} ({spread})")
-        for n in counts[1:]:
-            sides = (by_count.get(count, NOTHING) for count in (1, n))
-            rows[-1].append(compare(*sides).cell)
-    columns = [common.removesuffix(", "), *(f"{unit} on {n}" for n in counts)]
-    columns += [f"speedup {n}" for n in counts[1:]]
-    print(plain_table(columns, rows, names=1))
-    if counts[1:]:
-        print(f"({MARKS})")
-    return found
 
 
 def show(figure: Figure, name: str) -> None:

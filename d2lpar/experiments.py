@@ -45,8 +45,7 @@ class Experiment:
     locate: str = ""  # ``f(name)`` settles which data set --data names
     datasets: Sequence[str] = ()  # what --data may name, beside auto
     start: str = ""  # ``f(seed)``: the state before the first epoch, for resuming
-    start_takes: Sequence[str] = ()  # the settings that `start` takes, too
-    start_alone: Sequence[str] = ()  # those that only `start` takes, where they are set
+    start_takes: Sequence[str] = ()  # settings of `start`, which `measure` is not given
     header_facts: str = ""  # ``f(device_type)``: further fields of a record's header
     trains_lenet: bool = False  # so that its memory can be estimated
     result: str = ""  # ``f(runs)``: the table and the answer
@@ -229,7 +228,7 @@ LENET = Experiment(
     },
     measure="d2lpar.lenet:train",
     start="d2lpar.lenet:start",
-    start_alone=("scale",),
+    start_takes=("scale",),
     **FASHION_MNIST,
     trains_lenet=True,
     result="d2lpar.lenet.result:result",

@@ -86,18 +86,3 @@ def test_a_committed_record_is_found_from_any_folder(folder):
         RecordError, match="figures/none.jsonl: there is no such record"
     ):
         chapter.record("none.jsonl")
-
-
-def test_a_table_has_what_records_timed(capsys):
-    if not (Path(chapter.__file__).parents[1] / "figures").is_dir():
-        pytest.skip("not a checkout")
-    names = [f"gpu_scaling/book-ddp-gpu{n}.jsonl" for n in (1, 2, 4)]
-    found = chapter.table(*names, unit="ms", only=["PyTorch DDP, batch 8"])
-    assert found.keys() == {"PyTorch DDP, batch 8,192"}
-    assert found["PyTorch DDP, batch 8,192"].keys() == {1, 2, 4}
-    header, row, note = capsys.readouterr().out.splitlines()
-    assert header.startswith("PyTorch DDP ") and row.startswith("batch 8,192 ")
-    assert header.split("  ")[-2:] == ["speedup 2", "speedup 4"]
-    of_4 = found["PyTorch DDP, batch 8,192"][4]
-    assert f"{1e3 * of_4.median:.2f} (" in row and row.endswith("1.91?      3.56?")
-    assert note == "(=: the same within 15 %, ?: not told)"

@@ -1,4 +1,4 @@
-"""The program of a measuring process: a :class:`~d2lpar.runs.job.Job` to lines."""
+"""The program of a measuring process: a :class:`~d2lpar.runs.plan.Job` to lines."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from d2lpar.machine.builds import gpu_build, mxnet_version
 from d2lpar.process import TURN
 from d2lpar.records import files
 from d2lpar.records.kinds import EPOCHS, Header, Line, PointRecord
-from d2lpar.runs.job import Job
+from d2lpar.runs.plan import Job
 from d2lpar.runs.resume import Resumable
 
 log = logging.getLogger("d2lpar")
 
 
 def lines_of(job: Job) -> Iterator[Header | Line | str]:
-    """Yield the records of a job's variants, each with its header first."""
+    """Yield the records of a job's variants, each with its header first.
+
+    Of several workers one yields the record that all of them measure.
+    """
     chosen = devices.contexts(job.devices)
     devices.enable_peer_access(chosen)
     data = experiments.load(job.experiment.load)(**job.data)
-    if job.is_worker:
-        yield from lines_by_workers(job, chosen, data)
-        return
     if job.turns:
         yield TURN
     for work in job.each_variant():
@@ -41,17 +41,19 @@ def lines_of(job: Job) -> Iterator[Header | Line | str]:
         n = header.settings.get("n_train", batch)
         if batch > n:
             log.warning("a batch of %d: the data has %d, which it takes", batch, n)
-        yield from record(work, header, measurement(work, chosen, data))
+        if job.is_worker:
+            yield from lines_by_workers(work, header, chosen, data)
+        else:
+            yield from record(work, header, measurement(work, chosen, data))
 
 
 def lines_by_workers(
-    job: Job, chosen: list, data: Any
+    job: Job, header: Header, chosen: list, data: Any
 ) -> Iterator[Header | Line | str]:
-    """Yield the record of a job that several workers share; only one of them does."""
+    """Yield the record that several workers share, if this is the first of them."""
     from d2lpar.workers.group import Workers
 
-    (work,) = job.each_variant()
-    header, workers = header_of(work, chosen, data), Workers()
+    workers = Workers()
     workers.check_same(
         f"{header.versions} {header.git_commit} {header.dataset_sha256} {header.seed} "
         f"{header.settings}"
@@ -66,25 +68,29 @@ def lines_by_workers(
         servers=int(os.environ["DMLC_NUM_SERVER"]),
         lenet_channels=None,  # workers train with the book's, see lenet.workers
     )
-    train = measurement(work, chosen, data, workers=workers)
-    for line in record(work, header, train, keeps=workers.number == 0):
-        if workers.number == 0:
-            yield line
+    keeps = workers.number == 0
+    train = measurement(job, chosen, data, workers=workers)
+    lines = record(job, header, train, keeps)
+    if keeps:
+        yield from lines
+    for _ in lines:  # of the others, which train as well
+        pass
     workers.leave()
 
 
 def measurement(
-    job: Job, chosen: list, data: Any, **more: Any
+    work: Job, chosen: list, data: Any, **more: Any
 ) -> Callable[..., Iterator[Line]]:
     """Bind a job's arguments to its experiment's `measure`, or that with workers."""
-    name = "measure_with_workers" if job.is_worker else "measure"
-    alone = job.experiment.start_alone
-    settings = {k: value for k, value in job.settings.items() if k not in alone}
+    experiment = work.experiment
+    name = experiment.measure_with_workers if work.is_worker else experiment.measure
+    of_start = experiment.start_takes
+    settings = {k: value for k, value in work.settings.items() if k not in of_start}
     return partial(
-        experiments.load(getattr(job.experiment, name)),
-        len(job.devices),
+        experiments.load(name),
+        len(work.devices),
         devices=chosen,
-        seed=job.seed,
+        seed=work.seed,
         data=data,
         **settings,
         **more,
@@ -92,10 +98,7 @@ def measurement(
 
 
 def record(
-    job: Job,
-    header: Header,
-    train: Callable[..., Iterator[Line]],
-    keeps: bool = True,
+    job: Job, header: Header, train: Callable[..., Iterator[Line]], keeps: bool = True
 ) -> Iterator[Header | Line | str]:
     """Yield a measurement's record; a training that is stopped saves its last epoch."""
     experiment = job.experiment
@@ -103,12 +106,11 @@ def record(
         yield header
         yield from repeated(job, train())
         return
-    takes = (*experiment.start_takes, *experiment.start_alone)
-    settings = {k: job.settings[k] for k in takes if k in job.settings}
-    state = experiments.load(experiment.start)(job.seed, **settings)
+    taken = {k: v for k, v in job.settings.items() if k in experiment.start_takes}
+    state = experiments.load(experiment.start)(job.seed, **taken)
     every = job.checkpoint_every if keeps else None
     run = Resumable(header, state, job.folder, every=every, resume=job.resume)
-    lines = run.record(lambda state: train(num_epochs=run.epochs_to_go, state=state))
+    lines = run.record(lambda state, n: train(state=state, num_epochs=n))
     with raising_interrupts():
         try:
             yield from repeated(job, lines)

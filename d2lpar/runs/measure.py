@@ -17,8 +17,7 @@ from d2lpar.machine.host import check_environment
 from d2lpar.records import atomic, labels
 from d2lpar.records.kinds import Run
 from d2lpar.runs import progress, report, sweep
-from d2lpar.runs.job import Job
-from d2lpar.runs.plan import as_text, plan
+from d2lpar.runs.plan import Job, as_text, plan
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import duration, filled, terminal_width
 

@@ -1,4 +1,7 @@
-"""From a chapter and its flags to jobs, whose recipe names the folder of a sweep."""
+"""From a chapter and its flags to jobs, whose recipe names the folder of a sweep.
+
+`sweep.py` runs the jobs, each in a process whose program is `child.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from d2lpar import experiments
-from d2lpar.devices import default_counts, names, parse_counts
+from d2lpar.devices import Device, default_counts, names, parse_counts
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
 from d2lpar.machine import host
 from d2lpar.records import atomic
-from d2lpar.runs.job import Job
 
 # Images of a dry run at most: the sample of Fashion-MNIST has no more.
 SAMPLE_IMAGES = 5_000
@@ -22,6 +26,68 @@ LONGEST_RECIPE = 60  # characters; a longer one ends in a hash
 MAX_SEED = 2**31 - 1
 # Variables that change neither times nor numbers, or that a header says otherwise.
 WITHOUT_EFFECT = ("MXNET_HOME", "MXNET_LIBRARY_PATH", "MXNET_GLUON_REPO")
+# Keep freed memory in the process: otherwise each step pays page faults.
+KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Hold the arguments of an experiment's `load` (`data`) and `measure` (the others).
+
+    `threads` of None shares the cores out; `resume` is a checkpoint's path; `turns` are
+    the device counts whose processes take turns with this one's; `seeds` are those of
+    the repeats, where they differ; `environment` has the user's variables that may
+    change times or numbers.
+    """
+
+    experiment: Experiment
+    preset: str
+    recipe: str
+    devices: Sequence[Device]
+    seed: int
+    settings: dict
+    data: dict
+    command: str
+    folder: Path
+    repeat: int = 0
+    variant: str = ""
+    threads: int | None = None
+    checkpoint_every: int | None = None
+    resume: str | None = None
+    is_worker: bool = False
+    turns: Sequence[int] = ()
+    seeds: Sequence[int] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def each_variant(self) -> list[Job]:
+        """Return a job per variant of the experiment, or of the preset's `variants`."""
+        settings = dict(self.settings)
+        chosen = settings.pop("variants", self.experiment.variants)
+        return [
+            replace(self, variant=name, settings={**settings, **more})
+            for name, more in self.experiment.variants.items()
+            if name in chosen
+        ]
+
+    def repeated(self, repeat: int) -> Job:
+        """Return the job of a repeat, which may have a seed of its own."""
+        seed = self.seeds[repeat] if self.seeds else self.seed
+        return replace(self, repeat=repeat, seed=seed, data={**self.data, "seed": seed})
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment of the measuring process, as changes to this one."""
+        count, threads = len(self.devices), self.threads
+        if threads is None and self.experiment.one_thread_each and count > 1:
+            threads = host.user_threads() or 1
+        if threads is None:
+            threads = host.threads_per_context(count)
+        kind = "cpu" if self.is_worker else self.devices[0].device_type
+        ours = {**KEEP_FREED_MEMORY, **self.experiment.environment_on(kind)}
+        variables = {k: v for k, v in ours.items() if not host.set_by_user(k)}
+        return {**variables, "OMP_NUM_THREADS": str(threads)}
 
 
 def plan(
@@ -44,25 +110,24 @@ def plan(
 
     With `device_counts` in the preset, one job measures all counts. Loads no MXNet.
     """
-    is_worker = "DMLC_PS_ROOT_URI" in os.environ  # of a launch: see d2lpar.workers
-    chosen = names(devices)
-    if num_devices is not None:
-        counts = parse_counts(as_text(num_devices), len(chosen))
-    else:
-        counts = [len(chosen)] if is_worker else default_counts(len(chosen))
-    first, *others = all_seeds = parse_seeds(seeds)
     base = {**experiment.presets[preset]}
     if dry_run:
         base |= experiment.presets["dry-run"]
     settings = {**base, **{k: _like(v, base[k]) for k, v in overrides.items()}}
+    first, *others = all_seeds = parse_seeds(seeds)
     to_load = {"seed": first, **settings.pop("data", {})}
     if experiment.locate:
         to_load["name"] = experiments.load(experiment.locate)(data)
     if dry_run and "global_batch_size" in settings:
         two_batches = min(2 * settings["global_batch_size"], SAMPLE_IMAGES)
         to_load["n_train"] = max(two_batches, to_load["n_train"])
-    if "device_counts" in settings:
-        settings["device_counts"], counts = counts, [max(counts)]
+
+    is_worker = "DMLC_PS_ROOT_URI" in os.environ  # of a launch: see d2lpar.workers
+    chosen = names(devices)
+    if num_devices is not None:
+        counts = parse_counts(as_text(num_devices), len(chosen))
+    else:
+        counts = [len(chosen)] if is_worker else default_counts(len(chosen))
     if is_worker and len(counts) > 1:
         raise SettingError("workers measure one count of devices: write one")
     if others and (is_worker or not experiment.start):
@@ -73,26 +138,25 @@ def plan(
     threads = threads or (None if is_worker else host.user_threads())
     kind = chosen[0].device_type
     changed = changed_variables(experiment.environment_on(kind))
+
     differs = {name: v for name, v in settings.items() if v != base[name]}
-    differs.pop("device_counts", None)
-    if "name" in to_load and to_load["name"] != experiment.datasets[0]:
-        differs[to_load["name"]] = True
-    if others:
-        differs["seeds"] = all_seeds
-    elif first:
-        differs["seed"] = first
-    if kind == "gpu":
-        differs["gpu"] = True
-    if threads:
-        differs["threads"] = threads
-    differs |= changed
-    if is_worker:
-        differs["workers"] = os.environ["DMLC_NUM_WORKER"]
-    if dry_run:
-        differs = {**({} if preset == "quick" else {preset: True}), **differs}
-        preset = "dry-run"
+    dataset = to_load.get("name", "")
+    marks = {
+        dataset: bool(dataset) and dataset != experiment.datasets[0],
+        "seeds": all_seeds if others else None,
+        "seed": None if others else first,
+        "gpu": kind == "gpu",
+        "threads": threads,
+        **changed,
+        "workers": os.environ["DMLC_NUM_WORKER"] if is_worker else None,
+    }
+    differs |= {name: value for name, value in marks.items() if value}
+    if dry_run and preset != "quick":
+        differs = {preset: True, **differs}
+    preset = "dry-run" if dry_run else preset
     recipe = named_by(preset, differs)
-    folder = atomic.output_folder(out) / experiment.name / recipe
+    if "device_counts" in settings:
+        settings["device_counts"], counts = counts, [max(counts)]
     return [
         Job(
             experiment=experiment,
@@ -104,7 +168,7 @@ def plan(
             settings=settings,
             data=to_load,
             command=command,
-            folder=folder,
+            folder=atomic.output_folder(out) / experiment.name / recipe,
             threads=threads or experiment.threads,
             checkpoint_every=checkpoint_every,
             resume=resume,

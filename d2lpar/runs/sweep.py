@@ -10,14 +10,13 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TextIO
 
 from d2lpar import process
 from d2lpar.errors import DiedError, RunError
 from d2lpar.records import files
 from d2lpar.records.atomic import naming
 from d2lpar.records.kinds import Header, Line, Run
-from d2lpar.runs.job import Job
+from d2lpar.runs.plan import Job
 from d2lpar.text import plural
 
 log = logging.getLogger("d2lpar")
@@ -37,11 +36,18 @@ class GrowingRecord:
         self.lines: list[Header | Line] = []
         self.path = folder / f"{run}.partial.jsonl"
         self.final = folder / f"{run}.jsonl"
-        self.file = locked(self.path)
+        self.file = open(self.path, "a+", encoding="utf-8")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise RunError(
+                f"{self.path}: another run writes to it; wait until it has ended, or "
+                "give another --out"
+            ) from None
         if count_lines(self.path) > 1:  # of an interrupted run
             named_by_date(self.path).write_bytes(self.path.read_bytes())
         self.file.truncate(0)
-        self.replaced = ""
         self.append(header)
 
     def append(self, line: Header | Line) -> None:
@@ -52,11 +58,9 @@ class GrowingRecord:
 
     def finish(self) -> Run:
         """Rename the complete record to its final name, and return it."""
-        if self.final.exists():
-            self.replaced = f"{self.final.name} of {date_of(self.final)}"
-            if count_lines(self.final) > len(self.lines):
-                former = self.final.rename(named_by_date(self.final))
-                self.replaced += f" (it was longer, and is kept as {former.name})"
+        if self.final.exists() and count_lines(self.final) > len(self.lines):
+            former = self.final.rename(named_by_date(self.final))
+            log.warning("%s was longer, and is kept as %s", self.final, former.name)
         with naming(self.final):
             os.replace(self.path, self.final)
         header, *lines = self.lines
@@ -69,20 +73,6 @@ class GrowingRecord:
         elif self.path.exists():
             log.warning("%s keeps what was measured", self.path)
         self.file.close()
-
-
-def locked(path: Path) -> TextIO:
-    """Open a file for appending that no other run may write to meanwhile."""
-    file = open(path, "a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise RunError(
-            f"{path}: another run writes to it; wait until it has ended, or give "
-            "another --out"
-        ) from None
-    return file
 
 
 def count_lines(path: Path) -> int:
@@ -114,8 +104,9 @@ def sweep(
     a run's header before the lines of each turn. Partial records that hold a result
     are kept.
     """
-    records: dict[str, GrowingRecord] = {}  # by name of the run
+    folder = jobs[0].folder
     turns = tuple(len(job.devices) for job in jobs) if len(jobs) > 1 else ()
+    records: dict[str, GrowingRecord] = {}  # by name of the run
     with ExitStack() as at_the_end:
         for repeat in range(repeats):
             waiting = []
@@ -124,30 +115,28 @@ def sweep(
                 at_the_end.enter_context(closing(lines))
                 if turns:
                     next(lines)  # all start together, and wait for their turn
-                waiting.append(lines)
-            headers: dict[int, Header] = {}
+                waiting.append((lines, None))
             while waiting:
-                lines = waiting.pop(0)
-                if id(lines) in headers:
-                    on_line(headers[id(lines)])
+                lines, record = waiting.pop(0)
+                if record:
+                    on_line(record.lines[0])
                 for line in lines:
                     if line is process.TURN:
-                        waiting.append(lines)
+                        waiting.append((lines, record))
                         break
                     if isinstance(line, Header):
-                        headers[id(lines)] = line
                         run = files.run_name(line)
                         if run not in records:  # else of an earlier repeat
-                            records[run] = GrowingRecord(jobs[0].folder, line)
+                            records[run] = GrowingRecord(folder, line)
                             at_the_end.callback(records[run].close)
+                        record = records[run]
                     else:
-                        records[files.run_name(headers[id(lines)])].append(line)
+                        record.append(line)
                     on_line(line)
-        runs = [record.finish() for record in records.values()]
-        if replaced := [r.replaced for r in records.values() if r.replaced]:
-            folder = jobs[0].folder
-            log.warning("in %s this replaces %s", folder, ", ".join(replaced))
-        return runs
+        finals = [record.final for record in records.values()]
+        if old := [f"{p.name} of {date_of(p)}" for p in finals if p.exists()]:
+            log.warning("in %s this replaces %s", folder, ", ".join(old))
+        return [record.finish() for record in records.values()]
 
 
 def run_job(job: Job) -> Iterator[Header | Line]:

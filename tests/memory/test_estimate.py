@@ -19,8 +19,8 @@ from d2lpar.memory import estimate
 from d2lpar.memory.estimate import free_memory, lenet_need
 from d2lpar.records import files
 from d2lpar.runs import sweep
-from d2lpar.runs.job import KEEP_FREED_MEMORY
 from d2lpar.runs.measure import measure
+from d2lpar.runs.plan import KEEP_FREED_MEMORY
 from d2lpar.text import byte_size
 
 MIB = 2**20

@@ -16,10 +16,10 @@ from pathlib import Path
 import click
 
 from d2lpar import __version__
-from d2lpar.cli.options import CONTEXT, GAN, OUT, PATH, RUN, InGroups
+from d2lpar.cli.options import CONTEXT, GAN, OUT, PATH, RUN
 from d2lpar.errors import D2lparError, RecordError, SettingError, raising_interrupts
 from d2lpar.experiments import EXPERIMENTS, LESSONS, draw, get, result
-from d2lpar.text import duration, filled, plain_table, printable
+from d2lpar.text import duration, filled, plain_table, printable, terminal_width
 
 log = logging.getLogger("d2lpar")
 
@@ -58,11 +58,11 @@ def list_chapters() -> None:
            for number, name in LESSONS.items()},
     }  # fmt: skip
     names = [[str(n), *rows[n][:2]] for n in sorted(rows)]
-    head, *lines = plain_table(["", "d2lpar run ...", "about"], names).splitlines()
-    about = ("what it measures", *(rows[n][2] for n in sorted(rows)))
-    for line, words in zip((head, *lines), about):
-        click.echo(filled(words, f"{line:{len(head)}}  "))
-    click.echo(f"\n{filled('Start with: d2lpar run multiple_gpus')}")
+    left = plain_table([], names).splitlines()
+    shown = click.HelpFormatter(width=terminal_width())
+    abouts = [rows[n][2] for n in sorted(rows)]
+    shown.write_dl([("   d2lpar run ...", "what it measures"), *zip(left, abouts)], 40)
+    click.echo(f"{shown.getvalue()}\nStart with: d2lpar run multiple_gpus")
 
 
 def measure_chapter(chapter: str, **flags) -> None:
@@ -82,7 +82,7 @@ def measure_chapter(chapter: str, **flags) -> None:
 
 def run_command(*more: click.Option) -> click.Command:
     """Return the command `run`, with further options for a chapter's script."""
-    return InGroups(
+    return click.Command(
         "run",
         callback=measure_chapter,
         params=[click.Argument(["chapter"]), *RUN, *more],

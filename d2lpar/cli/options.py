@@ -1,4 +1,4 @@
-"""The flags of `run`, in groups. A flag that is not given is None."""
+"""The flags of `run`. A flag that is not given is None."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ import click
 from click import Choice, FloatRange, IntRange, Option
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
-
-
-def _flag(*names: str, help: str) -> Option:
-    return Option(names, is_flag=True, default=None, show_default=False, help=help)
-
-
 POSITIVE = IntRange(1)
 PATH = click.Path()
 OUT = click.option(
@@ -21,81 +15,78 @@ OVERRIDE = "Replaces the preset's."
 PRESETS = ("first", "quick", "book", "sharp", "as-published")
 DATA = ("auto", "fashion-mnist", "cryptopunks", "sample", "synthetic")
 
-GROUPS: dict[str, list[Option]] = {
-    "Devices": [
-        Option(
-            ["--devices"],
-            show_default="auto",
-            help="auto, cpu:N, gpu:N (the first N) or gpu:I,J (those).",
-        ),
-        Option(
-            ["--num-devices"],
-            show_default="1,2,4,...",
-            help="Counts to sweep, as in 1,2,4.",
-        ),
-        Option(
-            ["--threads"],
-            type=IntRange(1, 1024),  # OpenMP crashes above this
-            show_default="cores // device count; least squares on several contexts: 1",
-            help="Threads per CPU context.",
-        ),
-    ],
-    "Training": [
-        Option(
-            ["--preset"],
-            type=Choice(PRESETS),
-            show_default="quick",
-            help="first: that of make run. quick: a minute or two. book: the published "
-            "recipe, all the data. "
-            "For gan, book is 20 minutes on two cores; sharp, minutes on a GPU; "
-            "as-published, the notebook's recipe.",
-        ),
-        Option(["--num-epochs"], type=POSITIVE, help=OVERRIDE),
-        Option(["--global-batch-size"], type=POSITIVE, help=OVERRIDE),
-        Option(["--lr"], type=FloatRange(0, min_open=True), help=OVERRIDE),
-        _flag("--dry-run", help="A few batches; the memory that LeNet needs."),
-    ],
-    "Repeat": [
-        Option(
-            ["--repeats"],
-            type=POSITIVE,
-            show_default="1",
-            help="Processes for each device count, in turn; 4 allow a verdict.",
-        ),
-        Option(
-            ["--seeds"],
-            metavar="0,1,...",
-            show_default="0",
-            help="Seed of the random numbers; several: a training each.",
-        ),
-        Option(
-            ["--checkpoint-every"],
-            type=POSITIVE,
-            help="Epochs between checkpoints; Ctrl-C writes one, too.",
-        ),
-        Option(
-            ["--resume"],
-            metavar="CHECKPOINT",
-            help="File to continue from with the same flags, up to --num-epochs.",
-        ),
-    ],
-    "Data and output": [
-        Option(
-            ["--data"],
-            type=Choice(DATA),
-            show_default="auto",
-            help="auto: the whole set if it can be had, else the sample of "
-            "Fashion-MNIST in the package, or drawn faces; the output says which.",
-        ),
-        Option(
-            ["-o", "--out"],
-            type=PATH,
-            show_default="runs",
-            help="Folder for records and figures.",
-        ),
-        _flag("-q", "--quiet", help="No progress, one line of result."),
-    ],
-}
+
+def _flag(*names: str, help: str) -> Option:
+    return Option(names, is_flag=True, default=None, show_default=False, help=help)
+
+
+RUN = [
+    Option(
+        ["--devices"],
+        show_default="auto",
+        help="auto, cpu:N, gpu:N (the first N) or gpu:I,J (those).",
+    ),
+    Option(
+        ["--num-devices"],
+        show_default="1,2,4,...",
+        help="Counts to sweep, as in 1,2,4.",
+    ),
+    Option(
+        ["--threads"],
+        type=IntRange(1, 1024),  # OpenMP crashes above this
+        show_default="cores // device count; least squares on several contexts: 1",
+        help="Threads per CPU context.",
+    ),
+    Option(
+        ["--preset"],
+        type=Choice(PRESETS),
+        show_default="quick",
+        help="first: that of make run. quick: a minute or two. book: the published "
+        "recipe, all the data. "
+        "For gan, book is 20 minutes on two cores; sharp, minutes on a GPU; "
+        "as-published, the notebook's recipe.",
+    ),
+    Option(["--num-epochs"], type=POSITIVE, help=OVERRIDE),
+    Option(["--global-batch-size"], type=POSITIVE, help=OVERRIDE),
+    Option(["--lr"], type=FloatRange(0, min_open=True), help=OVERRIDE),
+    _flag("--dry-run", help="A few batches; the memory that LeNet needs."),
+    Option(
+        ["--repeats"],
+        type=POSITIVE,
+        show_default="1",
+        help="Processes for each device count, in turn; 4 allow a verdict.",
+    ),
+    Option(
+        ["--seeds"],
+        metavar="0,1,...",
+        show_default="0",
+        help="Seed of the random numbers; several: a training each.",
+    ),
+    Option(
+        ["--checkpoint-every"],
+        type=POSITIVE,
+        help="Epochs between checkpoints; Ctrl-C writes one, too.",
+    ),
+    Option(
+        ["--resume"],
+        metavar="CHECKPOINT",
+        help="File to continue from with the same flags, up to --num-epochs.",
+    ),
+    Option(
+        ["--data"],
+        type=Choice(DATA),
+        show_default="auto",
+        help="auto: the whole set if it can be had, else the sample of "
+        "Fashion-MNIST in the package, or drawn faces; the output says which.",
+    ),
+    Option(
+        ["-o", "--out"],
+        type=PATH,
+        show_default="runs",
+        help="Folder for records and figures.",
+    ),
+    _flag("-q", "--quiet", help="No progress, one line of result."),
+]
 
 # Of the script of its chapter: python chapters/gan.py --d-norm none
 GAN = [
@@ -107,18 +98,3 @@ GAN = [
     ),
     Option(["--frames-every"], type=POSITIVE, help="Epochs between frames."),
 ]
-
-
-class InGroups(click.Command):
-    """Show the options of `GROUPS` under their headings."""
-
-    def format_options(
-        self, ctx: click.Context, formatter: click.HelpFormatter
-    ) -> None:
-        for title, options in GROUPS.items():
-            with formatter.section(title):
-                records = (option.get_help_record(ctx) for option in options)
-                formatter.write_dl([record for record in records if record])
-
-
-RUN = [option for options in GROUPS.values() for option in options]

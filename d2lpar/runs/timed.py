@@ -32,21 +32,22 @@ def as_csv(runs: Sequence[Run]) -> str:
     "slower", "same", "not told" or why it failed. Raises :class:`RecordError` for a
     record without times.
     """
-    found = [(run, *timed) for run in runs for timed in timed_works(run)]
+    found = []
+    for run in runs:
+        timed = [(run, *row) for row in timed_works(run)]
+        if not timed:
+            raise RecordError(f"{run.path}: holds no times of its samples")
+        found += timed
     if not runs:
         raise RecordError("no records there")
-    untimed = [run for run in runs if all(run is not row[0] for row in found)]
-    if untimed:
-        raise RecordError(f"{untimed[0].path}: holds no times of its samples")
     base: dict[tuple, tuple[int, Summary]] = {}
     for run, work, devices, seconds in sorted(found, key=lambda row: row[2]):
         base.setdefault((files.sweep_of(run), work), (devices, seconds))
     rows = []
     for run, work, devices, seconds in found:
         fewest, others = base[files.sweep_of(run), work]
-        failed, told = _failed(run, runs), None
-        verdict = failed
-        if not failed and devices != fewest:
+        verdict, told = _failed(run, runs), None
+        if not verdict and devices != fewest:
             told = compare(others, seconds)
             verdict = "same" if told.is_same else "not told"
             if told.is_told:
@@ -55,11 +56,14 @@ def as_csv(runs: Sequence[Run]) -> str:
         values = turns if len(turns) > 1 else seconds.samples
         by_epoch = accuracy_by_epoch(run) if run.lines_of(EpochRecord) else {}
         ends = [*by_epoch.values()][-1] if by_epoch else []
+        per = "s/step" if run.lines_of(StepRecord) else "s/epoch" if run.epochs else "s"
+        benchmark = isinstance(run.header, BenchmarkHeader)
         rows.append({
             "record": run.path,
-            "work": _named(run, work),
+            "work": work,
+            "recipe": "" if benchmark else files.recipe_of(run),
             "devices": devices,
-            "unit": _unit(run),
+            "unit": f"s for {run.header.work}" if benchmark else per,
             "median": median(values) if values else None,
             "least": min(values, default=None),
             "most": max(values, default=None),
@@ -90,30 +94,16 @@ def _failed(run: Run, runs: Sequence[Run]) -> str:
     return "" if reached(same)[run.header.variant] else FAILED
 
 
-def _named(run: Run, work: str) -> str:
-    """Return a row's work with the recipe of its run."""
-    if isinstance(run.header, BenchmarkHeader):
-        return work
-    return f"{work}, {files.recipe_of(run)}"
-
-
-def _unit(run: Run) -> str:
-    """Return what the seconds of a record are of."""
-    if isinstance(run.header, BenchmarkHeader):
-        return f"s for {run.header.work}"
-    return "s/step" if run.lines_of(StepRecord) else "s/epoch" if run.epochs else "s"
-
-
 def timed_works(run: Run) -> Iterator[tuple[str, int, Summary]]:
     """Yield (form, number of devices, seconds) of whatever a record timed."""
     if isinstance(run.header, BenchmarkHeader):
         for arm in arm_times(run):
-            words = f"{arm.name}, {arm.work}".removesuffix(", ").split(", ")
+            words = ", ".join(filter(None, (arm.name, arm.work))).split(", ")
             counts = [word for word in words if COUNT.fullmatch(word)]
             row = ", ".join(word for word in words if word not in counts)
             n = int(counts[0].split()[0]) if counts else 1
-            name = row or run.header.benchmark
-            yield name, n, arm.summary if arm.samples else NOTHING
+            summary = arm.summary if arm.samples else NOTHING
+            yield row or run.header.benchmark, n, summary
     elif run.lines_of(StepRecord):
         from d2lpar.scaling.model import studies
         from d2lpar.scaling.result import name_of

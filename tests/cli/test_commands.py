@@ -122,7 +122,7 @@ def test_help(here):
     assert max(map(len, usage.splitlines())) <= 80
     assert "[x>=1]" in usage
     flags = re.findall(r"^  (--?[a-z-]+)", usage, re.MULTILINE)
-    assert len(flags) == 15 == len(set(flags))  # one screen
+    assert len(flags) == 16 == len(set(flags))  # one screen
 
 
 def plan(name, **settings):

@@ -64,16 +64,6 @@ class Experiment:
         more = self.environment_of_gpus if device_type == "gpu" else {}
         return {**self.environment, **more}
 
-    def takes(self, preset: str, dry_run: bool = False) -> set[str]:
-        """Return the settings that apply; those of a preset can be replaced."""
-        takes = {"devices", "num_devices", "preset", "dry_run", "out", "data", "seeds"}
-        takes |= {"threads", "repeats"}
-        if self.start:
-            takes |= {"checkpoint_every", "resume"}
-        if dry_run:
-            takes |= self.presets["dry-run"].keys()
-        return takes | self.presets[preset].keys()
-
     def refuse_unused(self, given: Mapping[str, object]) -> None:
         """Raise :class:`SettingError` for a setting that does not apply."""
         preset = str(given.get("preset", "quick"))
@@ -83,9 +73,16 @@ class Experiment:
             ("data", given.get("data", "auto"), ["auto", *self.datasets]),
         ):
             if value not in choices:
-                takes = f"{self.name} takes {', '.join(choices)}"
-                raise SettingError(f"--{name} {value}: {takes}")
-        for name in given.keys() - self.takes(preset, bool(given.get("dry_run"))):
+                raise SettingError(
+                    f"--{name} {value}: {self.name} takes {', '.join(choices)}"
+                )
+        takes = {"devices", "num_devices", "preset", "dry_run", "out", "data", "seeds"}
+        takes |= {"threads", "repeats", *self.presets[preset]}
+        if self.start:
+            takes |= {"checkpoint_every", "resume"}
+        if given.get("dry_run"):
+            takes |= self.presets["dry-run"].keys()
+        for name in given.keys() - takes:
             flag = f"--{name.replace('_', '-')}"
             value = "" if given[name] is True else f" {given[name]}"
             raise SettingError(

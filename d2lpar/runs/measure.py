@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,10 @@ def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
         raise SettingError("--resume with --repeats: a training is resumed only once")
     atomic.check_writable(first.folder)
     if not (quiet or first.is_worker):
-        _announce(jobs)
+        how = first.recipe
+        if how == "quick":
+            how = f"about {duration(60 * experiment.minutes)} on two cores"
+        print(filled(f"{experiment.name}: {experiment.about} ({how})"), flush=True)
         if settings.get("dry_run") and experiment.trains_lenet:
             _estimate(plan(experiment, command, **{**settings, "dry_run": False}))
     with progress.shown(quiet) as see:
@@ -53,16 +55,6 @@ def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
     if runs:
         _present(runs, first.folder, quiet)
     return runs
-
-
-def _announce(jobs: Sequence[Job]) -> None:
-    """Print what is measured."""
-    first = jobs[0]
-    experiment = first.experiment
-    how = first.recipe
-    if how == "quick":
-        how = f"about {duration(60 * experiment.minutes)} on two cores"
-    print(filled(f"{experiment.name}: {experiment.about} ({how})"), flush=True)
 
 
 def _estimate(jobs: Sequence[Job]) -> None:
@@ -98,45 +90,36 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
 def _present(measured: list[Run], folder: Path, quiet: bool) -> None:
     """Print what a sweep found, draw its pictures, and add them to the page.
 
-    Earlier records of the same recipe belong to it, as those of other device counts.
-    A dry run is drawn, too, as it tries everything, but it has no result.
+    Earlier records of the same recipe belong to it, as those of other device counts,
+    unless their settings differ, as those of another version. A dry run is drawn, too,
+    as it tries everything, but it has no result.
     """
-    runs = sweep_with(folder, measured)
+    first, known = measured[0], {run.path for run in measured}
+    runs = list(measured)
+    for run in report.records_in(folder):
+        if different := experiments.differing_settings([first, run]):
+            log.warning("left out %s (differs in %s)", run.path, ", ".join(different))
+        elif run.path not in known:
+            runs.append(run)
     found = experiments.result(runs)
-    if measured[0].header.preset == "dry-run":
+    if first.header.preset == "dry-run":
         experiments.draw(runs, folder, found)
         devices = labels.counts([run.header for run in measured])
         print(filled(f"It runs on {devices}. These few batches measure nothing."))
         return
     if quiet:
-        print(filled(found.in_short, f"{measured[0].header.chapter}: "))
+        print(filled(found.in_short, f"{first.header.chapter}: "))
     else:
-        answer = found.answer(terminal_width())
-        if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-            answer = f"\033[1m{answer}\033[0m"
-        about = found.about(terminal_width())
-        text = "\n\n".join(filter(None, (about, answer)))
+        width = terminal_width()
+        parts = filter(None, (found.about(width), found.answer(width)))
+        text = "\n\n".join(parts)
         print(f"\n{text}\n", flush=True)
     drawn = experiments.draw(runs, folder, found)
-    out, known = folder.parent.parent, report.Sweep(folder, runs, found)
-    page = report.write_page(out, report.sweeps(out, known))
+    out, sweep = folder.parent.parent, report.Sweep(folder, runs, found)
+    page = report.write_page(out, report.sweeps(out, sweep))
     if in_notebook():
         for path in drawn:
             if path.suffix in (".png", ".gif"):
                 show_figure(path)
     elif not quiet:
         print(f"pictures and tables: {page.resolve().as_uri()}")
-
-
-def sweep_with(folder: Path, measured: list[Run]) -> list[Run]:
-    """Return the runs just measured, and the earlier ones of their folder.
-
-    Earlier ones whose settings differ, as those of another version, are left out.
-    """
-    runs, known = list(measured), {run.path for run in measured}
-    for run in report.records_in(folder):
-        if different := experiments.differing_settings([measured[0], run]):
-            log.warning("left out %s (differs in %s)", run.path, ", ".join(different))
-        elif run.path not in known:
-            runs.append(run)
-    return runs

@@ -8,13 +8,10 @@ All run in this process, as `d2lpar` does them: exit code 2, and nothing is writ
 import os
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from support.factories import epoch, header
 
 from d2lpar import devices, process
-from d2lpar.cli import main, options
-from d2lpar.experiments import EXPERIMENTS
+from d2lpar.cli import main
 from d2lpar.machine import builds
 from d2lpar.machine.gpus import CudaDevice
 from d2lpar.records import files
@@ -38,6 +35,8 @@ REFUSED = [
     ([*LENET, "--resume=x", "--repeats=2"], "--resume with --repeats"),
     ([*LENET, "--seeds=1,2", "--repeats=2"], "--seeds with --repeats"),
     ([*LENET, "--seeds=-1"], "--seeds '-1': write whole numbers"),
+    ([*LENET, "--seeds=0,0"], "--seeds '0,0': write whole numbers"),
+    (["run", ""], "'': there is none"),
     (["run", "timing", "--seeds=1,2"], "--seeds 1,2: write one"),
     ([*LAUNCH, "run", "gan"], "gan is not shared"),
     ([*LAUNCH, "plot", "x"], "after -- write: run multiple_machines"),
@@ -124,42 +123,6 @@ def test_a_gpu_without_code_is_refused_before_a_child_starts(answer, monkeypatch
     monkeypatch.setattr(process, "results", pytest.fail)
     error = answer(["run", "multiple_gpus", "--data=sample", "--devices=gpu:1"])
     assert "gpu(0) NVIDIA H200 (compute capability 9.0)" in error
-
-
-FLAGS = sorted({param.name for param in options.RUN} | {"nope"})
-VALUES = st.one_of(
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    st.integers().map(str),
-    st.floats().map(str),
-    st.sampled_from(["auto", "cpu:2", "gpu:1", "1,2", "quick", "sample", "last"]),
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    chapter=st.sampled_from([*EXPERIMENTS, "nope"]) | VALUES,
-    flags=st.dictionaries(st.sampled_from(FLAGS), st.none() | VALUES, max_size=3),
-)
-@example(chapter="all", flags={"lr": "0.1", "dry_run": None})
-def test_any_command_line_is_measured_or_refused_in_a_line(chapter, flags):
-    words = [f"--{flag}".replace("_", "-") for flag in flags]
-    words = [w if v is None else f"{w}={v}" for w, v in zip(words, flags.values())]
-    ran = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["d2lpar", "run", chapter, *words])
-        patch.setattr(measure, "measure", lambda *args, **how: ran.append(args))
-        said = []
-        patch.setattr("click.echo", lambda message="", **how: said.append(message))
-        try:
-            main.main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code
-    if code == 0:
-        assert ran or any("Usage" in text for text in said)
-    else:
-        assert code == 2 and not ran
-        assert len(said) == 1 and said[0].count("\nUsage") == said[0].count("\n")
 
 
 def test_a_record_does_not_hold_the_folders_of_its_owner():

@@ -118,13 +118,6 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
         assert counts == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
-def test_environment_of_a_measuring_process(monkeypatch, tmp_path):
-    variables = job(tmp_path, 2).variables()
-    assert {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} <= variables.keys()
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "7")  # what the user set stays
-    assert "MALLOC_MMAP_THRESHOLD_" not in job(tmp_path).variables()
-
-
 # The user's OMP_NUM_THREADS, --threads, and the threads of each context: of one that
 # shares 8 cores with another, and of one of least squares, where OpenBLAS deadlocks
 # with more than one.
@@ -154,34 +147,32 @@ def test_threads_of_a_measuring_process(
     assert one.variables()["OMP_NUM_THREADS"] == str(flag or users or 8)
 
 
-def test_an_experiments_variables_give_way_to_the_users(monkeypatch, tmp_path):
-    name = "MXNET_CPU_TEMP_COPY"
+def test_our_variables_give_way_to_the_users(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "set_by_us", set())
-    monkeypatch.delenv(name, raising=False)
-    host.set_defaults({name: "256"})  # ours, before MXNet's import
-    assert job(tmp_path, chapter="gan").variables()[name] == "16"
+    users = {"MXNET_CPU_TEMP_COPY": "4", "MALLOC_MMAP_THRESHOLD_": "7"}
+    for name in users:
+        monkeypatch.delenv(name, raising=False)
+    host.set_defaults({"MXNET_CPU_TEMP_COPY": "256"})  # ours, before MXNet's import
+    variables = job(tmp_path, chapter="gan").variables()
+    assert variables["MXNET_CPU_TEMP_COPY"] == "16"
+    assert variables["MALLOC_MMAP_THRESHOLD_"] == str(2**30)
     monkeypatch.setattr(host, "set_by_us", set())
-    assert name not in job(tmp_path, chapter="gan").variables()
+    for name, value in users.items():
+        monkeypatch.setenv(name, value)
+    assert not users.keys() & job(tmp_path, chapter="gan").variables().keys()
 
 
-@pytest.mark.parametrize(
-    ("devices", "changes", "asked"),
-    [
-        ([("gpu", 0)], {}, True),
-        ([("gpu", 0), ("gpu", 1)], {"chapter": "scaling"}, True),
-        ([("cpu", 0)], {}, False),
-        ([("gpu", 0)], {"is_worker": True}, False),
-        ([("gpu", 0)], {"chapter": "gan"}, False),
-    ],
-)
-def test_gpus_launch_a_compiled_lenet_as_cuda_graphs(
-    devices, changes, asked, monkeypatch, tmp_path
-):
+def test_gpus_launch_a_compiled_lenet_as_cuda_graphs(monkeypatch, tmp_path):
     monkeypatch.delenv("MXNET_ENABLE_CUDA_GRAPHS", raising=False)
-    changes = {"chapter": "multiple_gpus_concise", **changes}
-    named = [Device(*device) for device in devices]
-    made = replace(job(tmp_path, **changes), devices=named)
-    assert ("MXNET_ENABLE_CUDA_GRAPHS" in made.variables()) == asked
+    for chapter, device, is_worker, asked in (
+        ("multiple_gpus_concise", Device("gpu", 0), False, True),
+        ("scaling", Device("gpu", 0), False, True),
+        ("multiple_gpus_concise", Device("cpu", 0), False, False),
+        ("multiple_gpus_concise", Device("gpu", 0), True, False),
+        ("gan", Device("gpu", 0), False, False),
+    ):
+        made = job(tmp_path, chapter=chapter, devices=[device], is_worker=is_worker)
+        assert ("MXNET_ENABLE_CUDA_GRAPHS" in made.variables()) == asked
 
 
 def test_a_record_that_is_replaced_is_named_and_a_longer_one_kept(

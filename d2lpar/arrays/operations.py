@@ -17,7 +17,6 @@ import numpy
 
 from d2lpar._mxnet import np, npx
 from d2lpar.kernels import CudaModule, ElementwiseKernel
-from d2lpar.parallel import allreduce
 
 AS_WRITTEN, IN_PLACE, ONE_KERNEL = "as written", "in place", "one kernel"
 SUM_COLUMNS = 10  # the CryptoPunks notebook's
@@ -253,7 +252,7 @@ OPERATIONS = (x2, total, trig, product)
 def copies(
     num_bytes: int, devices: list, rng: numpy.random.Generator
 ) -> Iterator[Work]:
-    """Yield copies of `num_bytes` to, from and between devices, and the all-reduce."""
+    """Yield copies of `num_bytes` to, from and between devices."""
     shape = (num_bytes // 4,)  # of float32
     hosts = {d: rng.random(shape, dtype="float32") for d in devices}
     x = {d: np.array(hosts[d], ctx=d) for d in devices}
@@ -269,21 +268,6 @@ def copies(
          lambda d: x[d].copyto(y[following[d]])),
     ):  # fmt: skip
         yield Work(direction, shape, num_bytes, 0, checks, {name: call})
-    if len(devices) == 1:
-        return  # nothing to sum
-
-    def all_reduce(d) -> np.ndarray:
-        if d == devices[0]:  # once for all devices
-            allreduce(list(y.values()))
-        return y[d]
-
-    summed = {
-        "expected": numpy.tile(sum(hosts.values()), len(devices)),
-        "rtol": 1e-6,
-        "before": lambda: [x[d].copyto(y[d]) for d in devices],
-    }
-    flops, form = (len(devices) - 1) * shape[0], {"allreduce": all_reduce}
-    yield Work("all-reduce", shape, num_bytes, flops, summed, form)
 
 
 def _shards(host: numpy.ndarray, devices: list) -> dict:

@@ -69,12 +69,10 @@ class RealFaces:
         self._root = (vectors * numpy.sqrt(values.clip(min=0))) @ vectors.T
 
     def quality(self, generated: numpy.ndarray) -> Quality:
-        """Return the quality of faces, given their features (m, d)."""
+        """Return the quality of faces, given their features (m, d), to five digits."""
         inside = _distances(self.features, generated) < self._radii[:, None]
-        return Quality(
-            frechet=self.frechet(generated),
-            coverage=float(inside.any(axis=1).mean()),
-        )
+        coverage = float(inside.any(axis=1).mean())
+        return Quality(round(self.frechet(generated), 5), round(coverage, 5))
 
     def frechet(self, generated: numpy.ndarray) -> float:
         """Return the squared Fréchet distance of normals fitted to both."""

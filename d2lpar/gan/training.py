@@ -136,10 +136,10 @@ class FrameMaker:
         drawn = faces_of(self.net, z, self.device)
         fixed = faces_of(self.net, state.fixed_z, self.device)
         quality = self.real.quality(measures.features(drawn, self.device))
-        facts: dict[str, Any] = rounded(quality)
+        facts: dict[str, Any] = quality._asdict()
         if state.epoch == 0:
             known = measures.references(self.real, self.others, self.device)
-            facts["references"] = {name: rounded(q) for name, q in known.items()}
+            facts["references"] = {name: q._asdict() for name, q in known.items()}
         if with_samples:
             samples = drawn[:NUM_SAMPLES]
             numbers, distances = punks.nearest(samples, self.data.X)
@@ -155,11 +155,6 @@ class FrameMaker:
             num_fixed=len(fixed),
             **facts,
         )
-
-
-def rounded(quality: measures.Quality) -> dict[str, float]:
-    """Return a quality as a record has it."""
-    return {name: round(value, 5) for name, value in quality._asdict().items()}
 
 
 def sample(

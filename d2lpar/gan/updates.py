@@ -83,8 +83,7 @@ class TrainingState:
         """Return the state's arrays by name, for a checkpoint."""
         named = {"fixed_z": self.fixed_z}
         for name in LISTS:
-            for i, array in enumerate(getattr(self, name)):
-                named[f"{name}.{i}"] = array
+            named |= {f"{name}.{i}": a for i, a in enumerate(getattr(self, name))}
         return named
 
     def facts(self) -> dict:

@@ -26,6 +26,7 @@ from d2lpar._mxnet import mx, np
 from d2lpar.errors import first_line
 from d2lpar.kernels import on_cpu
 from d2lpar.kernels.signature import KernelError, Parameter, parse_signature
+from d2lpar.parallel import distinct
 from d2lpar.step_checks import check_rate
 
 BLOCK_SIZE = 256  # threads of a block of an ElementwiseKernel
@@ -140,10 +141,10 @@ class ElementwiseKernel:
     def __call__(self, *args) -> None:
         """Run on the context of the arrays; raise KernelError unless of one size."""
         name = self._kernel.name
-        arrays = [arg for p, arg in zip(self.parameters, args) if p.pointer]
-        arrays = [arg for arg in arrays if isinstance(arg, mx.nd.NDArray)]
-        ctx = arrays[0].ctx if arrays else mx.cpu()
+        places = (arg.ctx for arg in args if isinstance(arg, mx.nd.NDArray))
+        ctx = next(places, mx.cpu())
         checked = _checked(name, self.parameters, args, ctx)
+        arrays = [arg for p, arg in zip(self.parameters, args) if p.pointer]
         n = arrays[0].size
         if any(array.size != n for array in arrays):
             shapes = ", ".join(str(array.shape) for array in arrays)
@@ -166,7 +167,7 @@ def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     :class:`KernelError` unless all are float32.
     """
     check_rate(lr)
-    for p in {id(p): p for p in params}.values():  # tied weights are listed twice
+    for p in distinct(params):
         _SGD(p, p.grad, lr / batch_size)
 
 

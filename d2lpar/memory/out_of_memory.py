@@ -23,22 +23,17 @@ WORDS = re.compile(
 
 
 def advice(
-    devices: Sequence,
-    lenets_batch: int | None = None,
-    *,
-    said: str = "",
-    **sizes: int,
+    devices: Sequence, said: str, lenets_batch: int | None = None, **sizes: int
 ) -> str:
     """Return one line: the devices, what is needed, what is free, what would fit.
 
-    `lenets_batch` is the global batch of a training of LeNet, None of other work, and
-    `sizes` are its `n_train` and `n_test`. `said` is the error's line.
+    `said` is the error's line, `lenets_batch` the global batch of a training of LeNet,
+    None of other work, and `sizes` are its `n_train` and `n_test`.
     """
     where = f"out of memory on {devices[0]}"
     if len(devices) > 1:
         where += f" to {devices[-1]}"
-    if said:
-        where += f" ({said.removeprefix('out of memory: ')})"
+    where += f" ({said.removeprefix('out of memory: ')})"
     try:
         free = free_memory(devices)
     except DeviceError:

@@ -170,6 +170,6 @@ def _advice(job: Job, why: str) -> str:
     if not out_of_memory.WORDS.search(why):
         return why
     if not job.experiment.trains_lenet:
-        return out_of_memory.advice(job.devices, said=why)
+        return out_of_memory.advice(job.devices, why)
     batch, sizes = job.settings["global_batch_size"], fashion.sizes(**job.data)
-    return out_of_memory.advice(job.devices, batch, said=why, **sizes)
+    return out_of_memory.advice(job.devices, why, batch, **sizes)

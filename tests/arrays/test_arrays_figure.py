@@ -34,21 +34,16 @@ def a_run(n, only=None, **header):
         a_line("x2", "MXNet", "as written", 4 / n),
         a_line("x2", "MXNet", "one kernel", 2 / n),
         a_line("copy", "MXNet", "copyto", 1 / n, flops=0),
-        a_line("sum", "MXNet", "as written", 8 / n, (100, 10), 4000),
-        a_line("trig", "MXNet", "one kernel", 3 / n, (50, 50), 10_000, 15_000),
         a_line("product", "MXNet", "dot", 20 / n, (64, 64), 50_000, 500_000),
     ]
     if n == 1:
         lines += [
             a_line("x2", "NumPy", "as written", 4),
-            a_line("trig", "NumPy", "as written, float64", 9, (50, 50), 20_000, 15_000),
             a_line("product", "PyTorch", "as written", 25, (64, 64), 50_000, 500_000),
         ]
     for size in (4096, 16384):
         for operation in result.TRANSFERS:
             lines.append(a_line(operation, "MXNet", "c", 0.1, (size // 4,), size, 0))
-        if n > 1:
-            lines.append(a_line("all-reduce", "MXNet", "c", 0.2, (size // 4,), size, 9))
     lines = [line for line in lines if only in (None, line.operation)]
     return Run(factories.header(n, chapter="timing", **header), tuple(lines))
 

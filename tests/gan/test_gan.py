@@ -269,24 +269,6 @@ def faces():
     return punks.load("synthetic", n_train=300)
 
 
-def test_a_training_is_resumed(contexts):
-    """On GPUs its parameters are views of one array, its moments come from another."""
-    data = punks.load("synthetic", n_train=60)
-    recipe = {"devices": contexts(1), "global_batch_size": 25, "lr": 1e-3, "data": data}
-
-    def trained(state, num_epochs):
-        list(gan.train(None, num_epochs=num_epochs, state=state, **recipe))
-        return state
-
-    whole, stopped = (trained(gan.start(7, 8, "spectral"), n) for n in (2, 1))
-    resumed = gan.TrainingState.restore(stopped.tensors(), stopped.facts())
-    trained(resumed, 1)
-    names = list(whole.tensors())
-    ours, expected = ([s.tensors()[n] for n in names] for s in (resumed, whole))
-    assert furthest(ours, expected) < 1e-3
-    assert resumed.facts() == whole.facts()
-
-
 def test_train_yields_epochs_and_frames(monkeypatch, faces):
     monkeypatch.setattr(measures, "MAX_COMPARED", 30)
     faces = faces.head(60)

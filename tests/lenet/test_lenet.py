@@ -140,6 +140,9 @@ def test_what_cannot_be_trained_is_refused(implementation, data):
     refused(SettingError, "global-batch-size 2.5", global_batch_size=2.5)
     refused(SettingError, "lr nan", lr=math.nan)
     refused(DeviceError, "num-devices 3", num_devices=3)
+    if implementation is concise:  # from scratch two replicas train on one context
+        twice = [mx.cpu(0)] * 2
+        refused(DeviceError, r"cpu\(0\), cpu\(0\).*: list each", devices=twice)
     refused(TypeError, "data is a tuple: write datasets.ImageData", data=tuple(data))
     of_a_gan = SimpleNamespace(workload="gan", seed=0)
     refused(TypeError, r"state is a SimpleNamespace: write lenet.start", state=of_a_gan)
@@ -149,16 +152,6 @@ def test_what_cannot_be_trained_is_refused(implementation, data):
     refused(ValueError, "label 10: classes are 0 to 9", data=from_one)
     lists = replace(data, X_test=data.X_test.tolist())
     refused(SettingError, "images are a list: write a NumPy array", data=lists)
-
-
-def test_gluon_has_one_replica_per_context(data):
-    """From scratch two replicas on one context train as on two."""
-    twice = {"devices": [mx.cpu(0)] * 2, "data": data, **RECIPE, "num_epochs": 1}
-    with pytest.raises(DeviceError, match=r"cpu\(0\), cpu\(0\).*: list each context"):
-        next(concise.train(**twice))
-    (record,) = lenet.train(**twice)
-    (expected,) = lenet.train(**{**twice, "devices": "cpu:2"})
-    assert record.train_loss == expected.train_loss
 
 
 @pytest.mark.slow
@@ -299,41 +292,20 @@ def test_a_bias_as_a_weight_is_the_same_convolution(contexts):
 @BOTH
 def test_channels_of_zeros_change_no_training(implementation, data, monkeypatch):
     """Two contexts, an epoch with 24 and 56 channels, beside the book's 20 and 50."""
-    replicas, states = [], []
-
-    def spied(make):
-        def spy(*args):
-            replicas.append(make(*args))
-            return replicas[-1]
-
-        return spy
-
-    monkeypatch.setattr(scratch, "Bucket", spied(scratch.Bucket))
-    monkeypatch.setattr(concise, "build", spied(concise.build))
-    for flags in ("avx2 avx512f", "avx2"):
+    states = []
+    for flags, channels in (("avx2 avx512f", CHANNELS), ("avx2", IN_BLOCKS)):
         monkeypatch.setattr(host, "cpuinfo", lambda flags=flags: {"flags": flags})
+        assert lenet_channels("cpu") == channels
         state = lenet.start(seed=0, scale=0.1)
         recipe = {**RECIPE, "num_epochs": 1, "state": state, "data": data}
         (epoch,) = implementation.train(devices="cpu:2", **recipe)
         states.append((*state.params, [epoch.train_loss, epoch.test_acc]))
     for expected, ours in zip(*states):
         numpy.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
-    params = replicas[-1]
-    if implementation is concise:
-        params = [*params[0].collect_params().values()]
-    assert params[0].shape == (24, 1, 3, 3) and 896 in params[4].shape
 
 
-@pytest.mark.parametrize(
-    ("flags", "allowed", "expected"),
-    [
-        ("sse2 avx2", "", True),
-        ("sse2 avx2 avx512f", "", False),
-        ("sse2 avx2 avx512f", "AVX2", True),
-    ],
-)
-def test_channels_by_vector_instructions(monkeypatch, flags, allowed, expected):
-    monkeypatch.setattr(host, "cpuinfo", lambda: {"flags": flags})
-    monkeypatch.setenv("DNNL_MAX_CPU_ISA", allowed)
-    assert lenet_channels("cpu") == (IN_BLOCKS if expected else CHANNELS)
+def test_channels_by_vector_instructions_that_are_allowed(monkeypatch):
+    monkeypatch.setattr(host, "cpuinfo", lambda: {"flags": "sse2 avx2 avx512f"})
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
+    assert lenet_channels("cpu") == IN_BLOCKS
     assert lenet_channels("gpu") == CHANNELS

@@ -27,7 +27,7 @@ def test_the_line_names_what_helps(monkeypatch):
     def line(free, batch, devices=1):
         memory = host.HostMemory(2**50, free)
         monkeypatch.setattr(host, "host_memory", lambda: memory)
-        return out_of_memory.advice(parse(f"cpu:{devices}"), batch, said="no")
+        return out_of_memory.advice(parse(f"cpu:{devices}"), "no", batch)
 
     text = line(1000 * MIB, 6000, devices=2)
     assert text.startswith("out of memory on cpu(0) to cpu(1) (no): ")

@@ -1,4 +1,4 @@
-"""What each puzzle is called with, the right answer, and the targets."""
+"""What each puzzle is called with on n devices, the right answer, and the targets."""
 
 from __future__ import annotations
 
@@ -6,32 +6,27 @@ import numpy
 
 from .devices import Case
 
-# A function makes a case for n devices and arrays of `size` numbers.
-
 
 def parts(n: int, size: int) -> list[slice]:
     starts = [k * (size // n) + min(k, size % n) for k in range(n + 1)]
     return [slice(a, b) for a, b in zip(starts, starts[1:])]
 
 
-def targets(how: str, n: int, size: int, times: int = 1) -> dict:
+def targets(how: str, n: int, size: int) -> dict:
     """The targets of an all-reduce of `size` float32, or of half one.
 
     For a sum the other devices send each number once, and to know it they receive it
     once: so each number is sent n - 1 or 2 (n - 1) times. A tree sends no more.
     """
-    other, part = n - 1, -(-size // n)
-    depth = other.bit_length()
-    pairs = depth + (n & other > 0)
+    other, part, depth = n - 1, -(-size // n), (n - 1).bit_length()
     rounds, link = {
         "hub": (2 * other, other * size),
         "tree": (2 * depth, depth * size),
-        "pairs": (pairs, pairs * size),
         "ring": (2 * other, 2 * other * part),
         "half a ring": (other, other * part),
     }[how]
     least = other * size * (1 if how == "half a ring" else 2)
-    return {"rounds": times * rounds, "link": 4 * times * link, "least": times * least}
+    return {"rounds": rounds, "link": 4 * link, "least": least}
 
 
 def numbers(rng, *shape) -> numpy.ndarray:
@@ -76,37 +71,6 @@ def zero1(n, size, rng):
     return Case(args, (2, 4), wanted, **targets("ring", n, size))
 
 
-def local_sgd(n, size, rng):
-    goals, start = numbers(rng, n, size), numbers(rng, size)
-    lr = float(rng.choice([0.1, 0.2]))
-    steps, between = rng.choice([[5, 2], [7, 3], [3, 4], [3, 1], [8, 2]]).tolist()
-    text = "lambda w: s * (w - goal) + w.mean()"  # steeper on every other device
-    args, each = [], [start] * n
-    for k in range(n):
-        gradient = {"lambda": text, "s": 1 + k % 2, "goal": goals[k]}
-        args.append((k, n, start.copy(), gradient, lr, steps, between))
-    for step in range(1, steps + 1):
-        for k, w in enumerate(each):
-            each[k] = w - lr * ((1 + k % 2) * (w - goals[k]) + w.mean())
-        if step % between == 0 or step == steps:
-            each = [sum(each) / n] * n
-    says = f"{n} devices, {size} numbers, {steps} steps, {between} between means"
-    limits = targets("ring", n, size, -(-steps // between))
-    return Case(args, (2,), [[w] for w in each], says, **limits)
-
-
-def fsdp(n, size, rng):
-    w, goals = numbers(rng, 3, size), numbers(rng, n, 3, size)
-    lr, text = float(rng.choice([0.05, 0.1])), "lambda l, w: w.mean() * w - goals[l]"
-    args = []
-    for k, part in enumerate(parts(n, size)):
-        gradient = {"lambda": text, "goals": goals[k]}
-        args.append((k, n, [*w[:, part].copy()], size, gradient, lr))
-    new = w - lr * (n * w.mean(axis=1, keepdims=True) * w - goals.sum(axis=0))
-    wanted = [[*new[:, part]] for part in parts(n, size)]
-    return Case(args, (2,), wanted, **targets("ring", n, size, 3))
-
-
 def clip(n, size, rng):
     g = numbers(rng, size) * (size > 1 or n % 2)  # zero for one number, and an even n
     norm = float(numpy.linalg.norm(g))
@@ -141,13 +105,10 @@ PUZZLES = {
     "split_unevenly": split_unevenly,
     "central": all_reduce("hub", "hub"),
     "tree": all_reduce("tree"),
-    "recursive_doubling": all_reduce("pairs"),
     "reduce_scatter": reduce_scatter,
     "all_gather": all_gather,
     "ring": all_reduce("ring", "ring"),
     "zero1": zero1,
-    "local_sgd": local_sgd,
-    "fsdp": fsdp,
     "clip": clip,
     "least_squares": least_squares,
     "rebinding": all_reduce("hub", "hub"),

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from .worker import ANSWER, BLANK, END, ERROR, HEADER, IDLE
+from .worker import ANSWER, END, ERROR, HEADER, IDLE
 
 MOST = 8  # devices
 CPU, WALL = 10, 120  # seconds of a test: of each device, and in all
@@ -34,10 +34,6 @@ TOLERANCE = 4e-6  # of 1 or the largest number: no float32 holds two numbers so 
 
 class Wrong(Exception):
     """Why an answer is not right, in one line."""
-
-
-class Blank(Wrong):
-    """The function is not written yet."""
 
 
 class Case(NamedTuple):
@@ -107,19 +103,19 @@ class Program:
         self.process.wait()
 
     @contextlib.contextmanager
-    def devices(self, function: str, n: int = MOST) -> Iterator[Devices]:
+    def devices(self, function: str, n: int = MOST) -> Iterator[Program]:
         """Start the processes of n devices, and end all that they have started."""
         order = json.dumps([self.uids[:n], LIMITS]).encode()
         pairs = [socket.socketpair() for _ in range(n)]
-        mine, theirs = zip(*pairs)
-        devices = Devices(mine, min(self.end, time.monotonic() + WALL))
+        self.sockets, theirs = zip(*pairs)
+        self.until = min(self.end, time.monotonic() + WALL)
         self.control.settimeout(30)
         try:
             socket.send_fds(self.control, [order], [end.fileno() for end in theirs])
             for k in range(n):
                 theirs[k].close()
-                devices.say(k, (self.name, self.data, function))
-            yield devices
+                self.say(k, (self.name, self.data, function))
+            yield self
         except OSError:
             raise Wrong("the process that starts devices has ended") from None
         finally:
@@ -130,17 +126,10 @@ class Program:
                 self.control.sendall(b".")
                 self.control.recv(1)
 
-
-class Devices:
-    """Processes that run one function, at the other ends of sockets."""
-
-    def __init__(self, sockets: Sequence[socket.socket], end: float):
-        self.sockets, self.end = sockets, end
-
     @contextlib.contextmanager
     def _socket(self, k: int) -> Iterator[socket.socket]:
         """Lend the socket of device k for the time that is left."""
-        left = self.end - time.monotonic()
+        left = self.until - time.monotonic()
         try:
             if left <= 0:
                 raise socket.timeout
@@ -171,28 +160,28 @@ class Devices:
         if not 0 <= size <= LONGEST:
             raise Wrong(f"device {k}: a message of {size} bytes")
         data = self._read(k, size)
-        if kind in (IDLE, END, ERROR, BLANK):
-            text = " ".join(data[:1000].decode(errors="replace").split())
-            if kind in (ERROR, BLANK):
-                raise Blank(text) if kind == BLANK else Wrong(text)
+        text = data[:1000].decode(errors="replace").strip()
+        if kind == ERROR:
+            raise Wrong(text)
+        if kind in (IDLE, END):
             return kind, text
         try:
             array = numpy.load(io.BytesIO(data), allow_pickle=False)
-            numbers = array.dtype.kind in "fiub" and array.ndim <= 4
+            if array.dtype.kind not in "fiub" or array.ndim > 4:
+                raise TypeError
         except Exception:  # whatever a device can make of a header
-            numbers = False
-        if not numbers:
-            raise Wrong(f"device {k}: a message or an answer is no array of numbers")
+            text = f"device {k}: a message or an answer is no array of numbers"
+            raise Wrong(text) from None
         return kind, array.copy()
 
     def call(self, case: Case, times: float = 1) -> Run:
         """Call the function on each device; carry messages, multiplied by `times`."""
         n, most = len(case.args), len(case.wanted[0])
         for k, args in enumerate(case.args):
-            self.say(k, (args, case.dtype, case.outputs))
+            self.say(k, ([*args], case.dtype, case.outputs))
         answers: list[list] = [[] for _ in range(n)]
-        run = Run(answers, [], 0, [""] * n)
-        link, running = numpy.zeros((2, n), int), set(range(n))
+        rounds: list[list] = []
+        link, running, printed = numpy.zeros((2, n), int), set(range(n)), [""] * n
         while running:
             mail = {}
             for k in sorted(running):
@@ -202,10 +191,10 @@ class Devices:
                     kind, array = self.hear(k)
                 if kind == END:
                     running.discard(k)
-                    run.printed[k] = array
+                    printed[k] = array
                 elif kind != IDLE:
                     mail[k] = self._checked(case, k, kind, array)
-            run.rounds.append([(k, to, a.size) for k, (to, a) in mail.items()])
+            rounds.append([(k, to, a.size) for k, (to, a) in mail.items()])
             arrived: dict[int, Any] = {}
             for k, (to, array) in mail.items():
                 if to in arrived:
@@ -217,9 +206,9 @@ class Devices:
                 arrived[to] = (array * times).astype(array.dtype)
             for k in running:
                 self.say(k, arrived.get(k))
-            if len(run.rounds) > ROUNDS:
+            if len(rounds) > ROUNDS:
                 raise Wrong(f"more than {ROUNDS} rounds")
-        return run._replace(rounds=run.rounds[:-1], link=int(link.max()))
+        return Run(answers, rounds[:-1], int(link.max()), printed)
 
     def _checked(self, case: Case, k: int, to: int, array) -> tuple[int, Any]:
         n = len(case.args)
@@ -235,22 +224,21 @@ class Devices:
         return to, array if array.size else array.reshape(-1)[:0]
 
 
-def difference(run: Run, case: Case) -> str:
-    """Say in which array the answer is not the wanted one, or ""."""
+def compare(run: Run, case: Case) -> None:
+    """Raise Wrong with an array of the answers that is not the wanted one."""
     for k, (found, wanted) in enumerate(zip(run.answers, case.wanted)):
-        if len(found) != len(wanted):
-            return f"device {k} has {len(found)} arrays, wanted are {len(wanted)}"
-        for mine, right in zip(found, wanted):
-            right, part = right if isinstance(right, tuple) else (right, ...)
-            right = numpy.asarray(right)
-            if mine.shape != right.shape:
-                return f"device {k} has shape {mine.shape}, wanted is {right.shape}"
-            mine, right = mine[part].astype(float), right[part].astype(float)
+        printed = run.printed[k] and f"; printed: {run.printed[k]}"
+        pairs = [pair if isinstance(pair, tuple) else (pair, ...) for pair in wanted]
+        has = [array.shape for array in found], [numpy.shape(a) for a, _ in pairs]
+        if has[0] != has[1]:
+            raise Wrong("device {} has shapes {}, wanted are {}".format(k, *has))
+        for mine, (right, part) in zip(found, pairs):
+            mine = mine[part].astype(float)
+            right = numpy.asarray(right, float)[part]
             most = TOLERANCE * abs(right).max(initial=1)  # sums may cancel
             if not (abs(mine - right) <= most).all():
                 with numpy.printoptions(precision=4, threshold=9):
-                    return f"device {k} has {mine}, wanted is {right}"
-    return ""
+                    raise Wrong(f"device {k} has {mine}, wanted is {right}{printed}")
 
 
 def check(
@@ -259,7 +247,7 @@ def check(
     make_case: Callable[[int, int, numpy.random.Generator], Case],
     devices: Sequence[int] = (2, 1, 3, 4, 5, 6, 7, 8),
 ) -> str:
-    """Return the counts of a right function. Raises Wrong, or Blank, for any other.
+    """Return the counts of a right function. Raises Wrong for any other.
 
     ``make_case(n, size, rng)`` makes a case, from numbers that differ in each run.
     """
@@ -271,10 +259,8 @@ def check(
                 says = case.says or f"{n} devices, {size} numbers"
                 try:
                     counts = f"{says}{judged(group.call(case), case)}"
-                except Blank:
-                    raise
                 except Wrong as error:
-                    raise Wrong(f"{says}: {error}") from None
+                    raise Wrong(" ".join(f"{says}: {error}".split())) from None
         if case.least and all(
             still_right(group, make_case(3, 7, rng), rng.uniform(1.2, 1.5))
             for _ in range(20)
@@ -283,19 +269,18 @@ def check(
     return counts
 
 
-def still_right(group: Devices, case: Case, times: float) -> bool:
+def still_right(group: Program, case: Case, times: float) -> bool:
     """Say whether an answer stays right if all messages are changed on their way."""
     try:
-        return not difference(group.call(case, times), case)
+        compare(group.call(case, times), case)
+        return True
     except Wrong:  # as for a count of rows that is none
         return False
 
 
 def judged(run: Run, case: Case) -> str:
     """Return the counts of a right run. Raises Wrong for any other."""
-    if text := difference(run, case):
-        printed = [f"; printed: {text}" for text in run.printed if text][:1]
-        raise Wrong("".join([text, *printed]))
+    compare(run, case)
     sent = sum(size for messages in run.rounds for *_, size in messages)
     if sent < case.least:
         raise Wrong(f"{sent} numbers are sent, and {case.least} are needed")

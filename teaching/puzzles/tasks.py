@@ -1,19 +1,17 @@
-"""Fourteen puzzles. Copy a function to a file of your own, and fill it in there.
+"""Eleven puzzles. Copy a function to a file of your own, and fill it in there.
 
     python -m teaching.puzzles my_solutions.py
 
-runs each function of the file once for each of n devices, with n from one to eight. A
-device is a process. `rank` is its number, from 0 on. What the others have must be sent,
-in rounds: ::
+runs it once for each of n devices, with n from one to eight. A device is a process, and
+`rank` is its number, from 0 on. What the others have must be sent, in rounds: ::
 
     copy = exchange(array, to)
 
-sends an array of this device to the device `to`, and returns what arrives from another
-device in this round, or None. ``exchange()`` sends nothing, and may receive. A device
-sends one array at most in a round, and receives one at most. A round ends when all
-devices have called `exchange` that have not yet returned. Arrays are NumPy's, and all
-of NumPy works. Messages have the dtype of the device's arrays. "In place" means that
-you write into the array, as by ``x[:] = y``.
+sends an array to the device `to`, and returns what arrives from another device in this
+round, or None. ``exchange()`` sends nothing, and may receive. A device sends one array
+at most in a round, and receives one at most. A round ends when all devices have called
+`exchange` that have not yet returned. All of NumPy works. Messages have the dtype of
+the arrays. "In place" means that you write into the array, as by ``x[:] = y``.
 
 Targets are the rounds, and the bytes over the busiest link: the most that one device
 sends in all, or receives in all, in units of the device's array. Part k of an array is
@@ -48,19 +46,8 @@ def tree(rank, n, array, exchange):
     raise NotImplementedError
 
 
-def recursive_doubling(rank, n, array, exchange):
-    """4. All-reduce in log2 n rounds: in each round, pairs exchange what they have.
-
-    In place. Targets: log2 n rounds and arrays. If n is no power of 2, let m be the
-    largest power below it: devices from m on send their arrays away first and get the
-    sum last, in log2 m + 2 rounds and arrays. Example: 0 and 1, and 2 and 3; then 0 and
-    2, and 1 and 3.
-    """
-    raise NotImplementedError
-
-
 def reduce_scatter(rank, n, array, exchange):
-    """5. Reduce-scatter: device k ends with part k of the sum, in part k of its array.
+    """4. Reduce-scatter: device k ends with part k of the sum, in part k of its array.
 
     The other parts may hold anything. Targets: n - 1 rounds, n - 1 of the longest
     parts. Example: [1, 2] and [3, 4] become [4, anything] and [anything, 6].
@@ -69,15 +56,15 @@ def reduce_scatter(rank, n, array, exchange):
 
 
 def all_gather(rank, n, array, exchange):
-    """6. All-gather: at first part k is right on device k only, at the end everywhere.
+    """5. All-gather: at first part k is right on device k only, at the end everywhere.
 
-    In place. Targets as in puzzle 5. Example: [4, 0] and [0, 6] both become [4, 6].
+    In place. Targets as in puzzle 4. Example: [4, 0] and [0, 6] both become [4, 6].
     """
     raise NotImplementedError
 
 
 def ring(rank, n, array, exchange):
-    """7. All-reduce in a ring: device k sends to k + 1 only, the last device to 0.
+    """6. All-reduce in a ring: device k sends to k + 1 only, the last device to 0.
 
     In place. Targets: 2 (n - 1) rounds, 2 (n - 1) of the longest parts.
     Example with 3 devices: first 0 sends part 2, 1 sends part 0, and 2 sends part 1.
@@ -86,41 +73,18 @@ def ring(rank, n, array, exchange):
 
 
 def zero1(rank, n, param, grad, velocity, lr, exchange):
-    """8. ZeRO's first stage: each device keeps the velocity of its part only.
+    """7. ZeRO's first stage: each device keeps the velocity of its part only.
 
     `velocity` is as long as part `rank`. With g the sum of the gradients, each element
     gets v = 0.9 v + g and p = p - lr v on one device only; then all get the new
-    parameters. In place. Targets as in puzzle 7. Example: params [1, 1] twice, grads
+    parameters. In place. Targets as in puzzle 6. Example: params [1, 1] twice, grads
     [1, 0] and [1, 2], velocities 0 and lr 0.5 become velocities [2] and [2], params 0.
     """
     raise NotImplementedError
 
 
-def local_sgd(rank, n, w, gradient, lr, num_steps, between, exchange):
-    """9. Local SGD: every device steps alone; now and then all take the mean.
-
-    gradient(w) is that of this device's samples. Do `num_steps` of w = w - lr *
-    gradient. After every `between` steps, and after the last one, replace all w by
-    their mean, in place. Targets: those of puzzle 7 for each mean.
-    Example: 5 steps with between = 2 take the mean after steps 2, 4 and 5.
-    """
-    raise NotImplementedError
-
-
-def fsdp(rank, n, shards, size, gradient, lr, exchange):
-    """10. Fully sharded data parallelism: each device keeps a part of each layer.
-
-    shards[l] is part `rank` of layer l, which has `size` numbers. gradient(l, w) is the
-    gradient of this device's samples, for all parameters w of layer l. Take one step of
-    w = w - lr * g, in place in the shards, with g the sum of all gradients. Targets:
-    for each layer those of puzzles 6 and 5. Example: shards [1] and [2], gradients
-    [4, 0] and [0, 8] and lr 0.5 become [-1] and [-2].
-    """
-    raise NotImplementedError
-
-
 def clip(rank, n, shard, most, exchange):
-    """11. Clip a gradient in parts by the norm of the whole.
+    """8. Clip a gradient in parts by the norm of the whole.
 
     If the norm of all shards together is above `most`, multiply each by most / norm, in
     place. Targets: 2 (n - 1) rounds and *numbers*. Example: [3] and [4] with most = 1
@@ -130,7 +94,7 @@ def clip(rank, n, shard, most, exchange):
 
 
 def least_squares(rank, n, gram, x, exchange):
-    """12. Averaging least squares, so that the average is right.
+    """9. Averaging least squares, so that the average is right.
 
     This device has solved its rows A, b: x (d,) has the least ||A x - b||, and gram
     (d, d) is A^T A. Return the x for the rows of all devices.
@@ -139,13 +103,10 @@ def least_squares(rank, n, gram, x, exchange):
     raise NotImplementedError
 
 
-# Two functions with a bug each: repair them.
-
-
 def rebinding(rank, n, array, exchange):
-    """13. The book's all-reduce for PyTorch, printed in 2021: one device gets the sum.
+    """10. The book's all-reduce for PyTorch, printed in 2021: one device gets the sum.
 
-    A reader found the bug: https://github.com/d2l-ai/d2l-zh/pull/955. Task and targets
+    Repair it: https://github.com/d2l-ai/d2l-zh/pull/955 has the bug. Task and targets
     are those of puzzle 2.
     """
     for k in range(1, n):
@@ -159,10 +120,10 @@ def rebinding(rank, n, array, exchange):
 
 
 def who_divides(rank, n, total, count, exchange):
-    """14. The mean gradient of a batch; for 13 samples on 2 devices it is wrong.
+    """11. The mean gradient of a batch; for 13 samples on 2 devices it is wrong.
 
-    `total` (d,) is the sum of the gradients of this device's `count` samples. Return
-    the mean over all samples. A device may have none.
+    Repair it. `total` (d,) is the sum of the gradients of this device's `count`
+    samples. Return the mean over all samples. A device may have none.
     """
     mean = total / count
     everything = mean.copy()

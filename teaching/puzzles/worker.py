@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy
 
-IDLE, ANSWER, END, ERROR, BLANK = -1, -2, -3, -4, -5  # kinds of messages, else: to whom
+IDLE, ANSWER, END, ERROR = -1, -2, -3, -4  # kinds of messages, else: to whom
 HEADER = struct.Struct("<qq")
 MAGIC = re.compile(r"(?P<start>\s*(\w+\s*=\s*)?)([%!].*|[^#]*\?\s*$)")
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
@@ -117,11 +117,10 @@ def load(name: str, data: bytes, function: str) -> tuple[dict, list[str]]:
     """
     short, space = os.path.basename(name), {"__name__": "learner", "__file__": name}
     found, problems = parts(short, data)
-    hidden = not any(function in sets for *_, sets in found)
     chosen, wanted = set(), {function, "*"}
     for _ in found:
         for k, (_, uses, sets) in enumerate(found):
-            if hidden or sets & wanted:
+            if sets & wanted:
                 chosen.add(k)
                 wanted |= uses
     for k in sorted(chosen):
@@ -164,26 +163,21 @@ def run(channel: socket.socket) -> None:
             say_array(int(to), array.astype("int64" if is_count else dtype))
         return pickle.load(coming)  # of the checker
 
-    def of_checker(value):
-        """What a function of this device's own data is, from its text."""
-        if isinstance(value, dict):
-            return eval(value.pop("lambda"), {"numpy": numpy, **value})
-        return value
-
     coming = channel.makefile("rb")
     name, data, function = pickle.load(coming)
     sys.stdout = sys.stderr = printed = io.StringIO()
-    try:
-        space, problems = load(name, data, function)
-    except Exception as error:  # as of a notebook that is none
-        space, problems = {}, [told(error, os.path.basename(name))]
+    space, problems = {}, []
     while True:
         args, dtype, outputs = pickle.load(coming)
         printed.truncate(printed.seek(0))
         try:
+            if not space:
+                space, problems = load(name, data, function)
             if not callable(space.get(function)):
                 raise NotImplementedError(f"write {function}")
-            args = [of_checker(value) for value in args]
+            for i, value in enumerate(args):
+                if isinstance(value, dict):  # a function of the device's data, as text
+                    args[i] = eval(value.pop("lambda"), {"numpy": numpy, **value})
             found = space[function](*args, *([exchange] if dtype else []))
             if isinstance(outputs, tuple):  # of arguments that are changed in place
                 found = [args[k] for k in outputs]
@@ -193,8 +187,7 @@ def run(channel: socket.socket) -> None:
             say(END, printed.getvalue()[-400:].encode(errors="replace"))
         except (Exception, SystemExit) as error:
             texts = [told(error, os.path.basename(name)), *problems]
-            kind = BLANK if isinstance(error, NotImplementedError) else ERROR
-            say(kind, "; ".join(texts).encode(errors="replace"))
+            say(ERROR, "; ".join(texts).encode(errors="replace"))
 
 
 def too_long(*_) -> None:

@@ -51,7 +51,7 @@ def test_all_solutions_are_right(half, capsys):
 def test_no_task_is_right_as_it_stands(capsys):
     assert main([str(FOLDER / "tasks.py")]) == 1
     said = capsys.readouterr().out
-    assert said.count("not solved yet") == len(PUZZLES) - 2
+    assert said.count("NotImplementedError") == len(PUZZLES) - 2
     assert "rebinding: wrong with 2 devices" in said and "who_divides: wrong" in said
 
 
@@ -78,7 +78,6 @@ def test_each_puzzle_has_three_hints_a_task_and_a_picture(
 MISTAKES = [
     ("ring", "rank - turn - 1, n, array)] +=", "rank - turn - 1, n, array)] -=", "has"),
     ("central", "array[...] = copy", "array = copy", "has"),
-    ("local_sgd", "or step == num_steps", "", "has"),
     ("zero1", "lr * velocity", "lr * grad[own]", "has"),
     ("clip", "norm > most", "norm < most", "has"),
     ("who_divides", "everything[:-1] / everything[-1]", "everything[:-1] / n", "has"),
@@ -105,7 +104,7 @@ def ring(rank, n, array, exchange):
 PATCHES = """
 import os, sys
 for module in [*sys.modules.values()]:
-    for name in ("judged", "difference", "check", "still_right"):
+    for name in ("judged", "compare", "check", "still_right"):
         if hasattr(module, name):
             setattr(module, name, lambda *args: "")
 """
@@ -131,7 +130,7 @@ CHEATS = {
         RAW + """
     class Runs:
         def __reduce__(self):
-            return exec, ("import puzzles.devices as d; d.difference = lambda *a: ''",)
+            return exec, ("import puzzles.devices as d; d.compare = lambda *a: ''",)
     say(-2, pickle.dumps(Runs()))
 """, "no array of numbers"),
     "an object": (

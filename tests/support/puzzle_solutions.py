@@ -38,24 +38,6 @@ def tree(rank, n, array, exchange):
             array[:] = copy
 
 
-def recursive_doubling(rank, n, array, exchange):
-    most = 1 << (n.bit_length() - 1)
-    if most < n:
-        copy = exchange(array, rank - most if rank >= most else None)
-        if copy is not None:
-            array += copy
-    distance = 1
-    while distance < most:
-        copy = exchange(array, rank ^ distance if rank < most else None)
-        if copy is not None:
-            array += copy
-        distance *= 2
-    if most < n:
-        copy = exchange(array, rank + most if rank + most < n else None)
-        if copy is not None:
-            array[:] = copy
-
-
 def reduce_scatter(rank, n, array, exchange):
     for turn in range(1, n):
         copy = exchange(array[part(rank - turn, n, array)], (rank + 1) % n)
@@ -79,24 +61,6 @@ def zero1(rank, n, param, grad, velocity, lr, exchange):
     velocity[:] = 0.9 * velocity + grad[own]
     param[own] -= lr * velocity
     all_gather(rank, n, param, exchange)
-
-
-def local_sgd(rank, n, w, gradient, lr, num_steps, between, exchange):
-    for step in range(1, num_steps + 1):
-        w -= lr * gradient(w)
-        if step % between == 0 or step == num_steps:
-            ring(rank, n, w, exchange)
-            w /= n
-
-
-def fsdp(rank, n, shards, size, gradient, lr, exchange):
-    for l, shard in enumerate(shards):
-        w = numpy.empty(size, shard.dtype)
-        w[part(rank, n, w)] = shard
-        all_gather(rank, n, w, exchange)
-        grad = gradient(l, w)
-        reduce_scatter(rank, n, grad, exchange)
-        shard -= lr * grad[part(rank, n, grad)]
 
 
 def clip(rank, n, shard, most, exchange):

@@ -12,7 +12,7 @@ from pathlib import Path
 import exercises
 import pytest
 from exercises import EXERCISES
-from puzzles.devices import Blank, Program, Wrong
+from puzzles.devices import Program, Wrong
 from puzzles.worker import cells
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,6 @@ def test_the_solution_has_all_points_and_the_blank_has_none(lost):
     assert lost(ROOT / "teaching" / "solution.py") == {}
     blank = lost(BLANK)
     assert blank.keys() == EXERCISES.keys()
-    assert all(type(error) is Blank for error in blank.values())
     assert str(blank["ring"]).endswith("NotImplementedError: write ring")
     assert sum(points for points, *_ in EXERCISES.values()) == 70
 
@@ -257,7 +256,7 @@ def test_mistakes_and_cheats_get_no_points(tmp_path, exercise, lost):
         file = tmp_path / "homework.py"
         file.write_text("import numpy\n" + text, encoding="utf-8")
         error = lost(file, [exercise]).get(exercise)
-        assert error and str(error) and type(error) is Wrong, (name, error)
+        assert error and "NotImplemented" not in str(error), (name, error)
 
 
 def test_each_broken_step_is_broken_and_only_e_needs_an_idle_device(

@@ -1,7 +1,6 @@
-"""Guesses in a chapter: noted, judged, kept in a file, and drawn for a class."""
+"""Guesses in a chapter: noted, judged, and kept in a file."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy
@@ -9,10 +8,6 @@ import pytest
 
 from d2lpar import chapter
 from d2lpar.errors import RecordError
-
-sys.path.append(str(Path(__file__).parents[1] / "teaching"))
-
-import predictions
 
 
 @pytest.fixture(autouse=True)
@@ -60,22 +55,6 @@ def test_without_a_guess_there_is_the_answer_alone(folder, capsys):
     assert not (folder / "runs").exists()
     chapter.score()
     assert capsys.readouterr().out == ""
-
-
-def test_a_class_is_drawn_and_counted(folder, capsys):
-    for name, guess, word in (("a", 5, "one"), ("b", 13, "two"), ("c", 300, "two")):
-        (folder / name).mkdir()
-        with pytest.MonkeyPatch.context() as context:
-            context.chdir(folder / name)
-            for what, said, value in (("ms", guess, 13.5), ("which", word, "two")):
-                chapter.predict(what, said)
-                chapter.answer(what, value)
-    (folder / "no-guess.jsonl").write_text('{"what": "ms"}\n5\nnot JSON\n')
-    files = sorted(map(str, folder.rglob("*.jsonl")))
-    predictions.main([*files, "--out", "class"])
-    said = capsys.readouterr().out
-    assert "1 of 3" in said and "2 of 3" in said and said.count("skipped") == 3
-    assert (folder / "class" / "predictions.png").stat().st_size > 1000
 
 
 def test_a_committed_record_is_found_from_any_folder(folder):

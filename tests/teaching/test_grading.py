@@ -405,7 +405,7 @@ assert n == 3 and torch.allclose(w, right), (w, right)
 def test_the_step_of_the_page_in_pytorch_is_the_step_of_one(tmp_path):
     pytest.importorskip("torch", reason="no PyTorch: extra peers")
     page = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    *_, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "mine.py").write_text(code + ON_THREE)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
     grade(*launch, "mine.py", cwd=tmp_path)

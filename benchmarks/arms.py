@@ -161,7 +161,7 @@ def answer(call: str, **job: Any) -> dict:
 
 
 def share_what_jax_compiles(folder: str) -> None:
-    """Let JAX's processes compile once: 20 of the 30 s of a process on a GPU."""
+    """Let JAX's processes compile once."""
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{folder}/jax")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 

@@ -143,7 +143,7 @@ def _loops_in_c(
 
     command = on_cpu.compiler()
     if platform.machine() == "x86_64":
-        # On a Zen 4, 512-bit stores made the loop 12 % slower, not the kernel: a limit
+        # On a Zen 4, 512-bit stores made the loop slower, not the kernel: a limit
         # should be the best possible.
         command = [*command, "-mprefer-vector-width=256"]
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:

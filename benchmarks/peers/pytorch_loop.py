@@ -23,12 +23,7 @@ FORMS = ("eager", "graph", "compile", "compiled-graph")
 
 
 def lenet(params, device):
-    """The network with the book's initial parameters, or with `params`.
-
-    On CPUs it is channels last: 8.6 s per epoch on 2 threads; 13.0 s without, on
-    another day. Fused or foreach SGD, in-place ReLU and uint8 images make no clear
-    difference there. Which layout GPUs prefer was not measured.
-    """
+    """The network, with the book's initial parameters or `params`; NHWC on CPUs."""
     net = nn.Sequential(
         nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
         nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),

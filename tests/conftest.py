@@ -7,7 +7,6 @@ import pickle
 import signal
 import socket
 from functools import partial
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -58,21 +57,6 @@ def compiler():
         on_cpu.compiler()
     except KernelError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def real_data():
-    """The folder with the real Fashion-MNIST, named by D2LPAR_DATA."""
-    from d2lpar.datasets.fashion import FASHION_MNIST
-
-    value = os.environ.get("D2LPAR_DATA")
-    if not value:
-        pytest.skip("D2LPAR_DATA is not set: name a folder with Fashion-MNIST in it")
-    root = Path(value).expanduser()
-    for folder in (root / "fashion-mnist", root):
-        if all((folder / name).is_file() for name in FASHION_MNIST.registry):
-            return folder
-    pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Files of a published data set, verified.
 
-They come from a folder that is asked for, ``$D2LPAR_DATA``, or the user's cache, into
-which pooch downloads them.
+They come from ``$D2LPAR_DATA``, or the user's cache, into which pooch downloads them.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class PublishedFiles:
     registry: dict[str, str]  # the SHA-256 of each file
     urls: tuple[str, ...]  # with all the files below each
 
-    def locate(self, name: str = "auto", data_dir: str | Path | None = None) -> str:
+    def locate(self, name: str = "auto") -> str:
         """Resolve "auto" to the name of a data set; raise what :meth:`paths` raises."""
-        return self.name if self.paths(name, data_dir) else self.substitute
+        return self.name if self.paths(name) else self.substitute
 
-    def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
+    def paths(self, name: str) -> list[Path]:
         """Return the files, downloaded if need be, or [] for the substitute.
 
         Raises :class:`DataError` for damaged files, and for missing ones unless
@@ -47,16 +46,13 @@ class PublishedFiles:
             raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
         if name == self.substitute:
             return []
-        asked_for = {"data_dir": data_dir, "D2LPAR_DATA": os.getenv("D2LPAR_DATA")}
-        for source, folder in asked_for.items():
-            if not folder:
-                continue
-            path = Path(folder).expanduser()
-            if not path.is_dir():
-                raise DataError(f"{source} {path}: not a folder")
-            if found := self.paths_in(path):
+        if asked_for := os.getenv("D2LPAR_DATA"):
+            folder = Path(asked_for).expanduser()
+            if not folder.is_dir():
+                raise DataError(f"D2LPAR_DATA {folder}: not a folder")
+            if found := self.paths_in(folder):
                 return found
-            log.warning("%s is not, or not whole, in %s %s", self.title, source, folder)
+            log.warning("%s is not whole in D2LPAR_DATA %s", self.title, folder)
         try:
             return [self.fetch(file) for file in self.registry]
         except DataError as error:

@@ -11,12 +11,9 @@ from pathlib import Path
 import numpy
 from PIL import Image
 
-from d2lpar.datasets.fashion import check_head
-
 SPRITES = Path(__file__).parent / "data" / "sprites.png"
 SIDE = 24  # pixels along each side of a sprite and of a face
 CHUNK = 500  # faces are drawn in whole chunks, so that more of them begin alike
-MAX_FACES = 1_000_000  # 1.7 GB, and minutes
 
 # From back to front: how many sprites a layer has, and how many of the faces have one.
 LAYERS = {
@@ -59,10 +56,8 @@ TONES = {
 def synthetic_punks(n: int = 10_000, seed: int = 0) -> numpy.ndarray:
     """Draw `n` faces, uint8 (n, 3, 24, 24), in RGB.
 
-    The first k of a seed are the same for every n >= k. Raises :class:`SettingError`
-    unless `n` is 1 to a million.
+    The first k of a seed are the same for every n >= k.
     """
-    check_head("the sampler of faces", "n", n, MAX_FACES)
     with Image.open(SPRITES) as picture:
         sprites = numpy.asarray(picture).reshape(len(LAYERS), SIDE, -1, SIDE)
         palette = numpy.array(picture.getpalette(), numpy.uint8).reshape(-1, 3)

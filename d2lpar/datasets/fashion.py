@@ -109,7 +109,6 @@ class ImageData:
 def load(
     name: str = "auto",
     *,
-    data_dir: str | Path | None = None,
     n_train: int | None = None,
     n_test: int | None = None,
     seed: int = 0,
@@ -119,7 +118,7 @@ def load(
     `name` is "fashion-mnist", "sample" (:func:`fashion_sample`), or "auto", which is
     the sample if the real data cannot be had.
     """
-    paths = FASHION_MNIST.paths(name, data_dir)
+    paths = FASHION_MNIST.paths(name)
     if paths:
         X_train, y_train, X_test, y_test = map(read_idx, paths)
         whole = ImageData(X_train, y_train, X_test, y_test, "fashion-mnist")
@@ -141,9 +140,9 @@ def sizes(
     }
 
 
-def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:
+def fashion_mnist() -> ImageData:
     """Return all of Fashion-MNIST: 60,000 and 10,000 images; or raise DataError."""
-    return load("fashion-mnist", data_dir=data_dir)
+    return load("fashion-mnist")
 
 
 def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> ImageData:

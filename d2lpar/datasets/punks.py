@@ -61,28 +61,22 @@ class FaceData:
         return replace(self, X=self.X[:n_train])
 
 
-def load(
-    name: str = "auto",
-    *,
-    data_dir: str | Path | None = None,
-    n_train: int | None = None,
-    seed: int = 0,
-) -> FaceData:
+def load(name: str = "auto", *, n_train: int | None = None, seed: int = 0) -> FaceData:
     """Return the first `n_train` faces.
 
     "cryptopunks" are the real faces, or raise :class:`DataError`; "synthetic" ones are
     drawn from `seed`; "auto" are real if they can be had, else drawn.
     """
-    paths = CRYPTOPUNKS.paths(name, data_dir)
+    paths = CRYPTOPUNKS.paths(name)
     if paths:
         return FaceData(read_tiles(paths[0]), "cryptopunks").head(n_train)
     X = synthetic_punks(TILES**2 if n_train is None else n_train, seed)
     return FaceData(X, "synthetic-punks")
 
 
-def cryptopunks(data_dir: str | Path | None = None) -> FaceData:
+def cryptopunks() -> FaceData:
     """Return the real 10,000 CryptoPunks, or raise DataError."""
-    return load("cryptopunks", data_dir=data_dir)
+    return load("cryptopunks")
 
 
 def read_tiles(path: Path) -> numpy.ndarray:

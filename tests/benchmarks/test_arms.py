@@ -4,7 +4,6 @@ import sys
 from types import SimpleNamespace
 
 import arms
-import equivalence
 import figure
 from support.drawn import medians, words
 from support.factories import benchmark_header
@@ -79,16 +78,6 @@ def test_arms_are_grouped_by_what_they_do_and_warm_ups_do_not_count():
     *rows, absent = arms.table(run).splitlines()
     assert rows[1].split() == ["small", "ours", "2", "1-3", "2"]
     assert absent == "theirs: not measured: no GPU"
-
-
-def test_two_devices_stay_near_one_in_float64():
-    how = {"data": "sample", "batch_size": 32, "num_steps": 6, "seed": 0}
-    errors = {}
-    for dtype in ("float32", "float64"):
-        lines = list(equivalence.distances(0.2, dtype, **how))
-        assert [line["steps"] for line in lines] == [1, 2, 5, 6]
-        errors[dtype] = lines[-1]["error"]
-    assert 0 < errors["float64"] < 1e-13 < errors["float32"]
 
 
 def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent():

@@ -42,32 +42,28 @@ def put(folder, **changed):
     return folder
 
 
-def test_folders_asked_for_come_first(tiny, tmp_path, monkeypatch, caplog):
-    asked, variable, cache = (tmp_path / name for name in ("asked", "env", "cache"))
-    places = (asked / "tiny", asked, variable / "tiny", variable)
-    for place in (*places, cache / "d2lpar" / "tiny"):
+def test_the_folder_asked_for_comes_first(tiny, tmp_path, monkeypatch, caplog):
+    asked, cache = tmp_path / "asked", tmp_path / "cache" / "d2lpar" / "tiny"
+    for place in (asked / "tiny", asked, cache):
         put(place)
-    monkeypatch.setenv("D2LPAR_DATA", str(variable))
-    for place in places:
-        assert tiny.paths("auto", asked) == [place / name for name in CONTENTS]
+    monkeypatch.setenv("D2LPAR_DATA", str(asked))
+    for place in (asked / "tiny", asked):
+        assert tiny.paths("auto") == [place / name for name in CONTENTS]
         (place / "b.gz").unlink()  # what is not whole does not count
-    assert tiny.paths("tiny", asked)[0] == cache / "d2lpar" / "tiny" / "a.gz"
-    lines = [record.getMessage() for record in caplog.records]
-    assert f"Tiny is not, or not whole, in data_dir {asked}" in lines[-2]
-    assert f"Tiny is not, or not whole, in D2LPAR_DATA {variable}" in lines[-1]
+    assert tiny.paths("tiny")[0] == cache / "a.gz"
+    assert f"Tiny is not whole in D2LPAR_DATA {asked}" in caplog.messages[-1]
 
 
-def test_damage_in_a_folder_asked_for_is_refused(tiny, tmp_path, monkeypatch):
+def test_damage_in_the_folder_asked_for_is_refused(tiny, tmp_path, monkeypatch):
     put(tmp_path / "cache" / "d2lpar" / "tiny")  # a good copy elsewhere hides nothing
     folder = put(tmp_path / "data", b=b"label")
+    monkeypatch.setenv("D2LPAR_DATA", str(folder))
     words = f"^{folder}/b.gz: .*not the published SHA-256.*; delete or rename it$"
     with pytest.raises(DataError, match=words):
-        tiny.paths("auto", folder)
-    monkeypatch.setenv("D2LPAR_DATA", str(folder))
-    with pytest.raises(DataError, match=words):
         tiny.locate("auto")
-    with pytest.raises(DataError, match="data_dir .*/absent: not a folder"):
-        tiny.locate("auto", tmp_path / "absent")
+    monkeypatch.setenv("D2LPAR_DATA", str(tmp_path / "absent"))
+    with pytest.raises(DataError, match="D2LPAR_DATA .*/absent: not a folder"):
+        tiny.locate("auto")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ How the published files are found is tested in test_download.py.
 """
 
 import gzip
+import os
 import struct
 
 import numpy as np
@@ -21,7 +22,7 @@ from d2lpar.errors import DataError, SettingError
 
 
 def test_the_sample_is_balanced_and_says_what_it_is():
-    data = datasets.load("sample", data_dir="/absent")
+    data = datasets.load("sample")
     assert data.name == "fashion-mnist-sample" and not data.synthetic
     assert data.sizes == fashion.sizes("sample") == {"n_train": 5000, "n_test": 1000}
     assert data.X_train.shape == (5000, 28, 28) and data.X_test.shape == (1000, 28, 28)
@@ -121,8 +122,9 @@ def test_another_file_is_named_and_half_a_file_is_no_array(tmp_path):
 # The real files
 
 
-def test_the_real_data_and_the_sample_of_it(real_data):
-    data = datasets.load("fashion-mnist", data_dir=real_data)
+@pytest.mark.skipif("D2LPAR_DATA" not in os.environ, reason="D2LPAR_DATA is not set")
+def test_the_real_data_and_the_sample_of_it():
+    data = datasets.fashion_mnist()
     assert np.bincount(data.y_train).tolist() == [6_000] * 10
     assert np.bincount(data.y_test).tolist() == [1_000] * 10
     assert data.sizes == fashion.sizes("fashion-mnist")

@@ -27,7 +27,6 @@ class PublishedFiles:
     name: str  # of its folder, and in --data
     title: str
     substitute: str  # in --data, if the data set cannot be had
-    in_python: str  # the call that returns the substitute
     registry: dict[str, str]  # the SHA-256 of each file
     urls: tuple[str, ...]  # with all the files below each
 
@@ -57,8 +56,8 @@ class PublishedFiles:
             return [self.fetch(file) for file in self.registry]
         except DataError as error:
             if name != "auto":
-                instead = f"--data {self.substitute}, in Python {self.in_python}"
-                raise DataError(f"{error}; or take {instead}") from None
+                instead = f"or take the data {self.substitute!r}"
+                raise DataError(f"{error}; {instead}") from None
             log.warning("%s; using --data %s instead", error, self.substitute)
             return []
 

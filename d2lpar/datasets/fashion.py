@@ -26,7 +26,6 @@ FASHION_MNIST = PublishedFiles(
     name="fashion-mnist",
     title="Fashion-MNIST",
     substitute="sample",
-    in_python="datasets.fashion_sample()",
     # Their MD5 are those that the publisher's README states.
     registry={
         "train-images-idx3-ubyte.gz": (
@@ -50,10 +49,6 @@ FASHION_MNIST = PublishedFiles(
     ),
 )
 locate = FASHION_MNIST.locate
-WHOLE = {  # how many images for training and for testing a data set has
-    "fashion-mnist": (60_000, 10_000),
-    "sample": (5_000, 1_000),
-}
 
 FASHION_CLASSES = (
     "t-shirt/top", "trouser", "pullover", "dress", "coat",
@@ -118,26 +113,11 @@ def load(
     `name` is "fashion-mnist", "sample" (:func:`fashion_sample`), or "auto", which is
     the sample if the real data cannot be had.
     """
-    paths = FASHION_MNIST.paths(name)
-    if paths:
+    if paths := FASHION_MNIST.paths(name):
         X_train, y_train, X_test, y_test = map(read_idx, paths)
         whole = ImageData(X_train, y_train, X_test, y_test, "fashion-mnist")
         return whole.head(n_train, n_test)
-    return fashion_sample(**sizes("sample", n_train=n_train, n_test=n_test), seed=seed)
-
-
-def sizes(
-    name: str, *, n_train: int | None = None, n_test: int | None = None, **_: object
-) -> dict[str, int]:
-    """Return the `n_train` and `n_test` that :func:`load` returns, without loading.
-
-    `name` is "fashion-mnist" or "sample"; the other arguments of `load` are ignored.
-    """
-    train, test = WHOLE[name]
-    return {
-        "n_train": train if n_train is None else n_train,
-        "n_test": test if n_test is None else n_test,
-    }
+    return fashion_sample(n_train, n_test, seed)
 
 
 def fashion_mnist() -> ImageData:
@@ -145,11 +125,13 @@ def fashion_mnist() -> ImageData:
     return load("fashion-mnist")
 
 
-def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> ImageData:
+def fashion_sample(
+    n_train: int | None = None, n_test: int | None = None, seed: int = 0
+) -> ImageData:
     """Return images of Fashion-MNIST from the package, chosen by `seed`.
 
-    Raises :class:`SettingError` for more than 500 training or 100 test images per
-    class.
+    There are 5,000 for training and 1,000 for testing, the same number of each class.
+    Raises :class:`SettingError` for more.
     """
     with numpy.load(SAMPLE) as arrays:
         whole = ImageData(**arrays, name="fashion-mnist-sample")

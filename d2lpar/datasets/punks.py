@@ -25,7 +25,6 @@ CRYPTOPUNKS = PublishedFiles(
     name="cryptopunks",
     title="CryptoPunks",
     substitute="synthetic",
-    in_python="datasets.synthetic_punks()",
     # The hash in the contract that sells them.
     registry={
         "punks.png": "ac39af4793119ee46bbff351d8cb6b5f23da60222126add4268e261199a2921b"

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import psutil
 
 from d2lpar.machine import host
-from d2lpar.machine.builds import wheel_for
 from d2lpar.machine.gpus import CudaDevice, ask_nvml, cuda_devices, why_no_gpu
 from d2lpar.text import byte_size
 
@@ -36,8 +35,6 @@ def as_text(gpus: Sequence[CudaDevice] | None = None) -> str:
     lines = []
     for number, gpu in enumerate(gpus):
         capability, cores = ".".join(map(str, gpu.capability)), f"{gpu.multiprocessors}"
-        if wheel_for(gpu.capability) is None:
-            capability += ", for which no wheel of MXNet has code"
         if each := CORES_PER_MULTIPROCESSOR.get(gpu.capability):
             cores += f" x {each} = {each * gpu.multiprocessors:,} CUDA cores"
         lines += [

@@ -62,9 +62,9 @@ def _estimate(jobs: Sequence[Job]) -> None:
     from d2lpar.datasets import fashion
     from d2lpar.memory import estimate
 
+    sizes = fashion.load(**jobs[0].data).sizes
     for job in jobs:
-        batch, sizes = job.settings["global_batch_size"], fashion.sizes(**job.data)
-        print(estimate.report(batch, job.devices, **sizes))
+        print(estimate.report(job.settings["global_batch_size"], job.devices, **sizes))
 
 
 def as_words(settings: Mapping[str, Any]) -> list[str]:

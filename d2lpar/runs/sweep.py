@@ -171,5 +171,5 @@ def _advice(job: Job, why: str) -> str:
         return why
     if not job.experiment.trains_lenet:
         return out_of_memory.advice(job.devices, why)
-    batch, sizes = job.settings["global_batch_size"], fashion.sizes(**job.data)
+    batch, sizes = job.settings["global_batch_size"], fashion.load(**job.data).sizes
     return out_of_memory.advice(job.devices, why, batch, **sizes)

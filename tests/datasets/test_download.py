@@ -32,7 +32,7 @@ def nowhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tiny(nowhere):
-    return PublishedFiles("tiny", "Tiny", "small", "small()", REGISTRY, (nowhere,))
+    return PublishedFiles("tiny", "Tiny", "small", REGISTRY, (nowhere,))
 
 
 def put(folder, **changed):
@@ -122,6 +122,6 @@ def test_without_a_network_the_substitute_is_used_and_named(
     assert module.load("auto", n_train=20).name == name
     assert caplog.record_tuples[0][:2] == ("d2lpar", logging.WARNING)
     assert caplog.messages[0].endswith(f"; using --data {substitute} instead")
-    remedy = f"D2LPAR_DATA; or take --data {substitute}, in Python datasets.*_"
+    remedy = f"D2LPAR_DATA; or take the data '{substitute}'"
     with pytest.raises(DataError, match=remedy):
         module.load(files.name)

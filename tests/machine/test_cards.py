@@ -28,7 +28,7 @@ def test_cuda_cores_are_those_of_the_data_sheet():
         )
 
 
-def test_text_of_a_gpu_that_no_wheel_has_code_for(monkeypatch):
+def test_text_of_gpus(monkeypatch):
     answers = {
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=2**36, free=2**35),
         "nvmlSystemGetDriverVersion": "580.159.04",
@@ -46,7 +46,7 @@ def test_text_of_a_gpu_that_no_wheel_has_code_for(monkeypatch):
         "  multiprocessors  132 x 128 = 16,896 CUDA cores",
         "  driver           580.159.04, CUDA 13.1",
         "gpu(1) GPU of tomorrow",
-        "  capability       99.0, for which no wheel of MXNet has code",
+        "  capability       99.0",
     ]
     answers.clear()
     assert "memory           unknown" in cards.as_text([h100])

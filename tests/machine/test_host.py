@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from support.command import python
 
 from d2lpar.errors import SettingError
 from d2lpar.machine import host
@@ -33,15 +32,6 @@ def test_contexts_share_the_cores_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     host.set_defaults({"OMP_NUM_THREADS": "1"})
     assert [host.threads_per_context(n) for n in (1, 2, 16)] == [3, 3, 3]
-
-
-def test_cores_outside_of_the_affinity_are_not_usable():
-    """As in a container that was given one of many cores."""
-    code = (
-        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
-        "from d2lpar.machine.host import usable_cores; print(usable_cores())"
-    )
-    assert python(code) == "1\n"
 
 
 def test_memory_limits_of_a_container_and_of_groups_around_it(tmp_path):

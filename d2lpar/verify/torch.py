@@ -73,7 +73,6 @@ def ddp(
     train: Callable[..., Any],
     *,
     whole: bool = False,
-    backend: str | None = None,
 ) -> tuple[Callable, Callable, Callable]:
     """Return `init`, `step` and `replicas` of a training with a process per device.
 
@@ -81,8 +80,8 @@ def ddp(
     process of a group, which exists already, and changes the parameters of `net` in
     place; `X` and `y` are the process's rows, or with `whole` the whole batch. Its
     arguments `steps`, `clip_norm` and `accumulate` become arguments of `step`.
-    Processes stay alive between calls; `net` is made again. `backend` is "nccl" if
-    there is a GPU for each process, else "gloo".
+    Processes stay alive between calls; `net` is made again. They use NCCL if there is
+    a GPU for each process, else gloo.
     """
     groups: dict[int, Group] = {}  # by the number of processes
 
@@ -92,8 +91,7 @@ def ddp(
 
     def replicas(params, X, y, num_devices, lr, *rest, **words):
         if num_devices not in groups:
-            how = (work, model, train, whole, backend)
-            groups[num_devices] = Group(num_devices, *how)
+            groups[num_devices] = Group(num_devices, work, model, train, whole)
         try:
             for pipe in groups[num_devices].processes:
                 pipe.send((params, X, y, (lr, *rest), words))
@@ -125,12 +123,11 @@ def as_array(p):
     return (p.float() if p.dtype.itemsize < 4 else p).cpu().numpy()
 
 
-def work(pipe, rank, size, model, train, whole, backend) -> None:
+def work(pipe, rank, size, model, train, whole) -> None:
     """Be a process of the group: train when asked, and send the parameters."""
-    enough = torch.cuda.device_count() >= size
-    backend = backend or os.environ.get("D2LPAR_BACKEND", "nccl" if enough else "gloo")
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if backend == "nccl":
+    device, backend = torch.device("cpu"), "gloo"
+    if torch.cuda.device_count() >= max(2, size):  # one GPU would compute for one alone
+        device, backend = torch.device("cuda", rank), "nccl"
         torch.cuda.set_device(device)
     distributed.init_process_group(backend, rank=rank, world_size=size)
     parent = os.getppid()

@@ -99,28 +99,15 @@ def test_the_other_checks_of_a_mistake_refer_to_the_first():
     assert summary.line == "12 of 16 checks wrong; 4 of 16 checks right"
 
 
-def changed(change, **more):
-    """A right step, and `change` of its parameters before, after, and the devices."""
-    own = subject(**more)
-
-    def step(params, X, y, num_devices, lr, **words):
-        return change(params, own.step(params, X, y, num_devices, lr, **words))
-
-    def options(params, X, y, num_devices, lr, steps=1, clip_norm=None, accumulate=1):
-        words = {"steps": steps, "clip_norm": clip_norm, "accumulate": accumulate}
-        return step(params, X, y, num_devices, lr, **words)
-
-    return subject(step=options, replicas=None, **more)
-
-
 def test_a_step_like_adams_is_right_and_its_clipping_is_not_judged():
-    def signs(before, after):
-        return [p + 0.1 * numpy.sign(new - p) for p, new in zip(before, after)]
+    own = subject()
 
-    for seed in range(2):
-        step = changed(signs)
-        *checks, summary = verify(step, seed=seed)
-        assert summary.verdict == "right", checks
+    def step(params, *how, steps=1, clip_norm=None, accumulate=1):
+        news = own.step(params, *how, steps, clip_norm, accumulate)
+        return [p + 0.1 * numpy.sign(new - p) for p, new in zip(params, news)]
+
+    *checks, summary = verify(subject(step=step, replicas=None))
+    assert summary.verdict == "right", checks
     verdicts = {check.what: check.verdict for check in checks}
     assert verdicts["the gradient's length"] == verdicts[CLIP] == "skipped"
     assert CLIP in summary.line.partition("not judged: ")[2]
@@ -145,52 +132,30 @@ def test_another_algorithm_is_not_judged(what, mistake):
     assert (summary.verdict, summary.mistake) == ("unjudged", mistake), checks
 
 
-def test_a_sum_is_judged_as_a_sum():
-    def sums(params, X, y, num_devices, lr):
-        return subject().step(params, X, y, num_devices, lr * len(X) / 100)
+@pytest.mark.parametrize("kind, verdict, said", [
+    ("a sum", "right", "that of the sum over samples"),
+    ("right, bfloat16", "right", "as in 16 bits"),
+    ("random", "unjudged", "switch off random numbers, as of dropout"),
+    ("kept", "unjudged", "is the same with other rows"),
+    ("no clipping", "unjudged", "no clipping here"),
+    ("no uneven batch", "wrong", "raises on 2 devices only"),
+    ("EVEN", "right", "even batches only"),
+])  # fmt: skip
+def test_what_one_device_does_decides_what_is_judged(kind, verdict, said):
+    rng, kept, own = numpy.random.default_rng(0), [], subject(kind)
 
-    first, *_, summary = verify(subject(step=sums, replicas=None))
-    assert (first.what, first.verdict) == ("a mean", "skipped")
-    assert summary.verdict == "right"
-
-
-def test_16_bits_are_judged_within_their_precision():
-    first, *_ = verify(subject("right, bfloat16"))
-    assert (first.what, first.verdict) == ("precision", "skipped")
-    assert "as in 16 bits" in first.line
-
-
-def test_uneven_batches_can_be_turned_off():
-    def step(params, X, y, num_devices, lr):
-        assert len(X) % num_devices == 0, "uneven"
-        return subject().step(params, X, y, num_devices, lr)
-
-    own = {"step": step, "replicas": None}
-    assert verify(subject(**own))[-1].mistake == "raises"
-    assert verify(subject(**own), even=True)[-1].verdict == "right"
-    *checks, summary = verify(subject(EVEN=True, **own))
-    assert summary.verdict == "right" and "an uneven batch" in summary.line
-
-
-def test_an_option_that_fails_on_one_device_is_not_judged():
     def step(params, X, y, num_devices, lr, clip_norm=None):
-        assert clip_norm is None, "no clipping here"
-        return subject().step(params, X, y, num_devices, lr)
-
-    *checks, summary = verify(subject(step=step, replicas=None))
-    (check,) = [check for check in checks if check.what == CLIP]
-    assert (check.verdict, summary.verdict) == ("unjudged", "unjudged")
-    assert "no clipping here" in check.line
-
-
-@pytest.mark.parametrize("kind, said", [("random", "dropout"), ("kept", "with other")])
-def test_random_numbers_and_unused_rows_are_not_judged(kind, said):
-    rng, kept = numpy.random.default_rng(0), []
-
-    def step(params, X, y, num_devices, lr):
         kept.append((X, y))
-        X, y = kept[0] if kind == "kept" else (X * (rng.random(X.shape) > 0.5), y)
-        return subject().step(params, X, y, 1, lr)
+        assert kind != "no clipping" or clip_norm is None, "no clipping here"
+        if kind in ("EVEN", "no uneven batch"):
+            assert len(X) % num_devices == 0
+        if kind == "random":
+            X = X * (rng.random(X.shape) > 0.5)
+        X, y = kept[0] if kind == "kept" else (X, y)
+        lr = lr * len(X) / 100 if kind == "a sum" else lr
+        return own.step(params, X, y, num_devices, lr, 1, clip_norm)
 
-    check, summary = verify(subject(step=step, replicas=None))
-    assert summary.verdict == "unjudged" and said in check.line
+    even = {"EVEN": True} if kind == "EVEN" else {}
+    *checks, summary = verify(subject(kind, step=step, replicas=None, **even))
+    assert summary.verdict == verdict
+    assert said in " ".join(check.line for check in checks)

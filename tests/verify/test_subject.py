@@ -1,10 +1,8 @@
 """A subject that hangs, crashes, prints or returns nonsense gets one clear line."""
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +12,6 @@ from d2lpar.cli.main import d2lpar as command
 from d2lpar.errors import SettingError
 from d2lpar.verify import verify
 
-HERE = Path(__file__).parent
 STEP = """
 import multiprocessing, numpy, os, subprocess, sys, time
 
@@ -141,21 +138,10 @@ def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):
     assert done.exit_code == 2 and done.stdout.count("\n") == 2
 
 
-def test_the_tool_imports_numpy_and_no_framework():
-    code = "import sys, d2lpar.verify; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert not {"mxnet", "matplotlib", "torch", "jax"} & set(done.stdout.split())
-    tree = {*(HERE.parents[1] / "d2lpar" / "verify").glob("*.py")}
-    tree = {path for path in tree if path.stem not in ("torch", "record")}
-    text = "\n".join(path.read_text() for path in tree)
-    imported = re.findall(r"^(?:import|from) (\w+)", text, re.M)
-    assert set(imported) - set(sys.stdlib_module_names) == {"numpy", "d2lpar"}
-
-
 def test_the_tool_needs_numpy_alone(tmp_path):
     code = """
 import sys
-for name in ("lazy_loader", "loky", "click", "msgspec"):
+for name in "lazy_loader loky click msgspec mxnet torch jax matplotlib scipy".split():
     sys.modules[name] = None  # as if it were not installed
 import runpy
 if __name__ == "__main__":

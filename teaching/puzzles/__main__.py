@@ -46,8 +46,7 @@ def draw(path: Path, name: str, n: int = 4) -> int:
     case = PUZZLES[name](n, 4 * n, numpy.random.default_rng())
     with devices.Program(path) as program, program.devices(name, n) as group:
         rounds = group.call(case).rounds
-    size = 2 + 1.1 * len(rounds), 0.8 + 0.7 * n
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure((2 + 1.1 * len(rounds), 0.8 + 0.7 * n), layout="constrained")
     axes = figure.subplots()
     axes.set(title=f"{name}: numbers sent", xlabel="round", ylabel="device")
     axes.set(xlim=(0.8, len(rounds) + 1.2), ylim=(n - 0.6, -0.4))

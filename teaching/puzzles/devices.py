@@ -119,9 +119,8 @@ class Program:
         except OSError:
             raise Wrong("the process that starts devices has ended") from None
         finally:
-            for pair in pairs:
-                for end in pair:
-                    end.close()
+            for end in (*self.sockets, *theirs):
+                end.close()
             with contextlib.suppress(OSError):
                 self.control.sendall(b".")
                 self.control.recv(1)

@@ -13,6 +13,7 @@ import ctypes
 import dis
 import importlib.util
 import io
+import itertools
 import json
 import os
 import pickle
@@ -23,6 +24,7 @@ import socket
 import struct
 import sys
 import traceback
+import types
 from pathlib import Path
 
 import numpy
@@ -31,8 +33,6 @@ IDLE, ANSWER, END, ERROR = -1, -2, -3, -4  # kinds of messages, else: to whom
 HEADER = struct.Struct("<qq")
 MAGIC = re.compile(r"(?P<start>\s*(\w+\s*=\s*)?)([%!].*|[^#]*\?\s*$)")
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-PYTHON_CELLS = ("%%time", "%%timeit", "%%capture", "%%prun")
-PR_SET_CHILD_SUBREAPER = 36
 
 
 def cells(name: str, data: bytes) -> list[tuple[str, str]]:
@@ -60,7 +60,7 @@ def statements(title: str, text: str) -> list[ast.stmt]:
     """Return a cell's statements, without lines for IPython that Python refuses."""
     lines = text.split("\n")
     if text.startswith("%%"):
-        if not text.startswith(PYTHON_CELLS):
+        if not text.startswith(("%%time", "%%capture", "%%prun")):
             return []
         lines[0] = ""
     while True:
@@ -115,7 +115,9 @@ def load(name: str, data: bytes, function: str) -> tuple[dict, list[str]]:
     So a measurement is not repeated by each device, and a broken cell costs only the
     functions that use it. Returns the errors of these statements, too.
     """
-    short, space = os.path.basename(name), {"__name__": "learner", "__file__": name}
+    short, module = os.path.basename(name), types.ModuleType("learner")
+    sys.modules["learner"], space = module, vars(module)
+    space["__file__"] = name
     found, problems = parts(short, data)
     chosen, wanted = set(), {function, "*"}
     for _ in found:
@@ -220,24 +222,24 @@ def end(devices: list[int], uids: list[int]) -> None:
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
-    for pid in devices:
+    for kill, pid in itertools.product((os.killpg, os.kill), devices):
         with contextlib.suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)
+            kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):  # no process is left
         while True:
             for stat in Path("/proc").glob("[0-9]*/stat"):
                 with contextlib.suppress(OSError):
-                    parent = stat.read_bytes().rpartition(b")")[2].split()[1]
-                    if int(parent) == os.getpid():
-                        os.kill(int(stat.parent.name), signal.SIGKILL)
+                    fields = stat.read_bytes().rpartition(b")")[2].split()
+                    parent, group = map(int, fields[1:3])
+                    if parent == os.getpid() and group != os.getpgrp():
+                        os.killpg(group, signal.SIGKILL)  # a child alone forks on
             os.waitpid(-1, 0)
 
 
 def serve(control: socket.socket) -> None:
     """Start and end devices, as the checker asks; one import of NumPy serves all."""
     with contextlib.suppress(AttributeError):  # not on Linux
-        # Who loses its parent becomes a child of this process.
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become children of this one
     while True:
         order, channels, _, _ = socket.recv_fds(control, 4096, 8)
         if not order:

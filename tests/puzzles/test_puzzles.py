@@ -1,8 +1,6 @@
 """Right solutions are right; cheats and mistakes are neither right nor endless."""
 
 import os
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -250,8 +248,9 @@ def ring(rank, n, array, exchange):
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            while True:
-                pass
+            while True:  # a child of a child of a child ...
+                if os.fork():
+                    os._exit(0)
 """
 
 
@@ -269,28 +268,3 @@ def test_no_process_is_left_not_even_in_a_session_of_its_own(verdict, program):
 def test_what_is_printed_is_shown_with_a_wrong_answer(verdict):
     text = "def ring(rank, n, array, exchange):\n    print(f'rank {rank} of {n}')"
     assert "printed: rank 0 of 2" in verdict(text, "ring")
-
-
-AS_ANOTHER = """
-import os, sys
-os.setgid(60_001)
-os.setuid(60_001)
-sys.path[:0] = sys.argv[1:2]
-from puzzles.__main__ import main
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="all tests run without root here")
-def test_a_check_by_a_user_who_is_not_root(tmp_path):
-    try:
-        subprocess.run([sys.executable, "-c", "import numpy"], user=60_001, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("another user cannot run this Python")
-    words = [str(FOLDER.parent), str(SOLUTIONS), "ring", "clip"]
-    done = subprocess.run(
-        [sys.executable, "-c", AS_ANOTHER, *words], cwd="/", env={"PATH": os.defpath},
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert "2 of 2 solved" in done.stdout, done.stdout + done.stderr
-    assert done.returncode == 0

@@ -121,6 +121,22 @@ def measured():
 print(measured())
 """),
     "a measurement without end": ("ring", "while True:\n    seconds = ring\n"),
+    "a measurement in a loop": ("ring", """
+import time
+for n in range(9):
+    print(ring(0, n, numpy.ones(n), None), time.sleep(99))
+"""),
+    "a dataclass": ("split_batch", """
+from dataclasses import dataclass
+@dataclass
+class Shard:
+    X: object
+    y: list[int] | None
+split = split_batch
+def split_batch(rank, n, X, y):
+    shard = Shard(*split(rank, n, X, y))
+    return shard.X, shard.y
+"""),
     "its own path": ("ring", "from pathlib import Path\nPath(__file__).parent\n"),
     "much text": ("allreduce", REDUCE + """
     for _ in range(3000):

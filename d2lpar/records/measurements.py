@@ -69,7 +69,7 @@ def seconds_note(runs: Sequence[Run]) -> str:
     all_timed = all(map(timed_epochs, runs))
     untimed = "" if all_timed else f" (-: {rule.NOT_TIMED})"
     return (
-        "s/epoch: median of n epochs, without each run's first one, a warm-up"
+        "s/epoch: median of processes' medians, of n epochs without warm-ups"
         f"{untimed}; speedup: over {labels.count(runs[0].header)} ({rule.MARKS})"
     )
 

@@ -40,6 +40,7 @@ class Experiment:
     about: str  # what is measured, in one clause
     presets: Mapping[str, dict]
     measure: str
+    room: str = ""  # whose `result.result` answers, and `figure.pictures` draws
     measure_with_workers: str = ""  # `measure` with ``workers=``, for `d2lpar launch`
     load: str = ""
     locate: str = ""  # ``f(name)`` settles which data set --data names
@@ -48,8 +49,6 @@ class Experiment:
     start_takes: Sequence[str] = ()  # settings of `start`, which `measure` is not given
     header_facts: str = ""  # ``f(device_type)``: further fields of a record's header
     trains_lenet: bool = False  # so that its memory can be estimated
-    result: str = ""  # ``f(runs)``: the table and the answer
-    figure: str = ""  # ``pictures(runs, answers)``: pictures and GIFs by name
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
     threads: int | None = None  # the default of --threads; None shares the cores out
     one_thread_each: bool = False  # of several contexts: with more, OpenBLAS deadlocks
@@ -125,7 +124,7 @@ def measured_by(runs: Sequence[Run]) -> Experiment:
             f"{run.path}: of a benchmark; in a checkout, python benchmarks/figure.py "
             f"{run.path} draws it"
         )
-    if experiment is None or not experiment.figure:
+    if experiment is None:
         raise RecordError(
             f"{run.path}: of chapter {chapter!r}, which this d2lpar cannot draw"
         )
@@ -172,7 +171,7 @@ def result(runs: Sequence[Run]) -> Result:
             f"d2lpar compare {a} {b}"
         )
     runs = sorted(runs, key=lambda run: run.header.num_devices)
-    found, header = load(experiment.result)(runs), runs[0].header
+    found, header = load(f"{experiment.room}.result:result")(runs), runs[0].header
     where = f"data: {labels.data_name(header)}; {labels.hardware([header])}"
     return replace(found, note="; ".join(filter(None, (found.note, where))))
 
@@ -192,7 +191,7 @@ def draw(
     experiment, found = measured_by(runs), found or result(runs)
     texts = {"results": found.full_text(labels.source(runs))} if found.further else {}
     with page.plain_style():
-        drawn = load(experiment.figure)(runs, found.answers)
+        drawn = load(f"{experiment.room}.figure:pictures")(runs, found.answers)
         return page.save({**drawn, **texts}, Path(folder))
 
 
@@ -228,8 +227,7 @@ LENET = Experiment(
     start_takes=("scale",),
     **FASHION_MNIST,
     trains_lenet=True,
-    result="d2lpar.lenet.result:result",
-    figure="d2lpar.lenet.figure:pictures",
+    room="d2lpar.lenet",
     minutes=0.6,
 )
 
@@ -261,8 +259,7 @@ _ALL = (
         },
         measure="d2lpar.arrays.timings:time_all",
         load="d2lpar.arrays.operations:Sizes",
-        result="d2lpar.arrays.result:result",
-        figure="d2lpar.arrays.figure:pictures",
+        room="d2lpar.arrays",
     ),
     replace(
         LENET,
@@ -272,7 +269,6 @@ _ALL = (
         about="trains the same network in Gluon",
         measure="d2lpar.lenet.concise:train",
         environment_of_gpus=CUDA_GRAPHS,
-        measure_with_workers="d2lpar.lenet.workers:train",
     ),
     Experiment(
         "scaling",
@@ -322,8 +318,7 @@ _ALL = (
         measure="d2lpar.scaling.measure:study",
         environment_of_gpus=CUDA_GRAPHS,
         **FASHION_MNIST,
-        result="d2lpar.scaling.result:result",
-        figure="d2lpar.scaling.figure:pictures",
+        room="d2lpar.scaling",
         variants={
             "scratch": {"implementation": "from scratch"},
             "concise": {"implementation": "concise"},
@@ -356,8 +351,7 @@ _ALL = (
         },
         measure="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_problem",
-        result="d2lpar.least_squares.result:result",
-        figure="d2lpar.least_squares.figure:pictures",
+        room="d2lpar.least_squares",
         variants={
             "averaging": {"method": "averaging"},
             "averaging-as-published": {"method": "averaging", "independent": False},
@@ -407,8 +401,7 @@ _ALL = (
         datasets=("cryptopunks", "synthetic"),
         start="d2lpar.gan.training:start",
         start_takes=("width", "d_norm"),
-        result="d2lpar.gan.result:result",
-        figure="d2lpar.gan.figure:pictures",
+        room="d2lpar.gan",
         # Each buffer grows to the largest activation; 16 are as fast as 256.
         environment={"MXNET_CPU_TEMP_COPY": "16"},
         minutes=1,
@@ -430,8 +423,7 @@ _ALL = (
         },
         measure="d2lpar.low_precision.measure:measure",
         **FASHION_MNIST,
-        result="d2lpar.low_precision.result:result",
-        figure="d2lpar.low_precision.figure:pictures",
+        room="d2lpar.low_precision",
         minutes=2,
     ),
     replace(

@@ -19,7 +19,7 @@ from d2lpar import __version__
 from d2lpar.cli.options import CONTEXT, GAN, OUT, PATH, RUN
 from d2lpar.errors import D2lparError, RecordError, SettingError, raising_interrupts
 from d2lpar.experiments import EXPERIMENTS, LESSONS, draw, get, result
-from d2lpar.text import duration, filled, plain_table, printable, terminal_width
+from d2lpar.text import duration, filled, printable, terminal_width
 
 log = logging.getLogger("d2lpar")
 
@@ -51,17 +51,17 @@ def list_chapters() -> None:
 
     A chapter without a time has nothing to measure: it is a lesson to be read and run.
     """
-    rows = {
-        **{e.number: (e.name, duration(60 * e.minutes), e.about)
-           for e in EXPERIMENTS.values()},
-        **{number: (name, "", "a lesson, in chapters/")
-           for number, name in LESSONS.items()},
-    }  # fmt: skip
-    names = [[str(n), *rows[n][:2]] for n in sorted(rows)]
-    left = plain_table([], names).splitlines()
+    rows = {name: (n, "", "a lesson, in chapters/") for n, name in LESSONS.items()}
+    for name, chapter in EXPERIMENTS.items():
+        rows[name] = chapter.number, duration(60 * chapter.minutes), chapter.about
     shown = click.HelpFormatter(width=terminal_width())
-    abouts = [rows[n][2] for n in sorted(rows)]
-    shown.write_dl([("   d2lpar run ...", "what it measures"), *zip(left, abouts)], 40)
+    shown.write_dl(
+        [
+            (f"{number:2}  {name:21}  {time:>6}", about)
+            for name, (number, time, about) in sorted(rows.items(), key=lambda x: x[1])
+        ],
+        col_max=40,
+    )
     click.echo(f"{shown.getvalue()}\nStart with: d2lpar run multiple_gpus")
 
 
@@ -286,7 +286,7 @@ def _as_lines(message: str) -> str:
     line = f"d2lpar: {printable(message)}"
     if not sys.stderr.isatty():
         return line
-    return "\r\033[K" + "\n".join(map(filled, line.splitlines()))  # over a clock
+    return "\n".join(map(filled, line.splitlines()))
 
 
 @contextmanager

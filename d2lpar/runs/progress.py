@@ -25,9 +25,9 @@ from d2lpar.records.kinds import (
     StepRecord,
     TimingRecord,
 )
-from d2lpar.text import byte_size, filled, plural, terminal_width
+from d2lpar.text import byte_size, filled, plural
 
-SILENCE = 5  # seconds at most without a word
+SILENCE = 5  # seconds without a word, at first
 
 
 def in_words(line: Line, num_epochs: int = 0) -> str:
@@ -65,15 +65,14 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
 class Progress:
     """Print progress to standard error: epochs as they end, of other work the newest.
 
-    A repeat is shown by its last epoch, a method by its first solve. After five seconds
-    without a line the time so far is shown, in a log after 5, 10, 20, ... seconds.
+    A repeat is shown by its last epoch, a method by its first solve. After 5, 10, 20,
+    ... seconds without a line the time so far is shown.
     """
 
     def __init__(self) -> None:
         self.run, self.words, self.num_epochs = "starting", "", 0
         self.begun = self.printed_at = time.monotonic()
         self.pause, self.printed = SILENCE, set[str]()  # of the runs
-        self.on_terminal = sys.stderr.isatty()
         self.lock, self.closed = threading.RLock(), threading.Event()
         threading.Thread(target=self._keep_time, daemon=True).start()
 
@@ -81,20 +80,13 @@ class Progress:
         while not self.closed.wait(1):
             with self.lock:
                 now = time.monotonic()
-                if now < self.printed_at + self.pause:
-                    continue
-                newest = self.words or self.run
-                words = f"{newest} ... {now - self.begun:.0f} s so far"
-                if self.on_terminal:
-                    short = words[: terminal_width() - 1]
-                    print(f"\r\033[K{short}", end="", file=sys.stderr, flush=True)
-                else:
-                    self._print(words)
+                if now >= self.printed_at + self.pause:
+                    newest = self.words or self.run
+                    self._print(f"{newest} ... {now - self.begun:.0f} s so far")
                     self.pause *= 2
 
     def _print(self, words: str) -> None:
-        clear = "\r\033[K" if self.on_terminal else ""
-        print(f"{clear}{filled(words)}", file=sys.stderr, flush=True)
+        print(filled(words), file=sys.stderr, flush=True)
         self.printed_at = time.monotonic()
 
     def _end_line(self) -> None:
@@ -102,7 +94,6 @@ class Progress:
         if self.words and self.run not in self.printed:
             self.printed.add(self.run)
             self._print(self.words)
-            self.pause = SILENCE
         self.words = ""
 
     def see(self, line: Header | Line) -> None:
@@ -130,8 +121,6 @@ class Progress:
         self.closed.set()
         with self.lock:
             self._end_line()
-            if self.on_terminal:
-                print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

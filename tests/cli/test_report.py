@@ -76,7 +76,8 @@ def test_table_sentence_and_picture_agree(run, samples, answer, cell):
     assert answer in " ".join(found.sentences)
     for column in (k for k, c in enumerate(found.table.columns) if c == "speedup"):
         assert [row[column] for row in found.table.rows] == ["1", cell]
-    pictures = experiments.load(experiments.measured_by(runs).figure)(runs)
+    room = experiments.measured_by(runs).room
+    pictures = experiments.load(f"{room}.figure:pictures")(runs)
     marks = {"=": " (same)", "?": " (not told)"}
     shown = f"{float(cell[:4]):.2g}\u00d7{marks.get(cell[4:], '')}"
     (name,) = {"seconds", "devices"} & pictures.keys()

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -133,11 +132,7 @@ def _crash(status: int, output: Path) -> str:
     if status == -signal.SIGKILL:
         return "killed (signal 9)"
     ending = f"status {status}" if status >= 0 else signal.Signals(-status).name
-    printed = b""
-    with suppress(OSError), output.open("rb") as file:
-        file.seek(max(0, output.stat().st_size - 4096))
-        printed = file.read()
-    *_, last = printed.decode(errors="replace").strip().split("\n")
+    *_, last = output.read_text(errors="replace").strip().split("\n")
     return f"ended with {ending}: {last[:300] or 'it printed nothing'}"
 
 
@@ -172,10 +167,7 @@ def _begin(number: int, scratch: str) -> None:
         is_iterator = isinstance(outcome, Iterator)
         _send_results(outcome if is_iterator else iter([outcome]))
         _send("end")
-    except D2lparError as error:
-        _send("error", str(error))
     except BaseException as error:
-        traceback.print_exc()
         _send(*_message_of(error))
     # At once: a failed allocation may have damaged MXNet, and what the work has started
     # may never end.
@@ -185,6 +177,8 @@ def _begin(number: int, scratch: str) -> None:
 def _message_of(error: BaseException) -> tuple[str, str]:
     """Return the kind of message, and in one line why the work failed."""
     line = first_line(error)[:300]
+    if isinstance(error, D2lparError):
+        return "error", str(error)
     if isinstance(error, MemoryError):
         return "error", f"out of memory: {line}"
     if type(error).__name__ == "MXNetError":

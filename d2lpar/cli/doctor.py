@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy
 
@@ -17,8 +17,7 @@ from d2lpar.machine.host import omp_threads, usable_cores
 SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a while
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """Hold a finding and its remedy; `status` is "ok", "warn" or "fail"."""
 
     status: str
@@ -54,7 +53,7 @@ def check_training() -> Check:
     """Return whether the installed MXNet trains, tried in a separate process."""
     work = "d2lpar.cli.doctor:train_a_little"
     try:
-        trained = process.answer(work, {}, timeout=SECONDS)["trained"]
+        trained = process.answer(work, {}, timeout=SECONDS)
     except RunError as error:
         return Check("fail", "training", str(error))
     ((build, version),) = installed_builds().items()
@@ -62,7 +61,7 @@ def check_training() -> Check:
     return Check("ok", "training", message)
 
 
-def train_a_little() -> dict:
+def train_a_little() -> list[str]:
     """Compute a gradient on each device that `auto` selects; return their names."""
     from d2lpar._mxnet import autograd, mx, np, npx
 
@@ -80,4 +79,4 @@ def train_a_little() -> dict:
             raise mx.MXNetError(f"{device}: {first_line(error)}") from None
         if total != 9:
             raise RunError(f"{device}: a gradient of nine ones came out as {w.grad}")
-    return {"trained": [str(device) for device in used]}
+    return [str(device) for device in used]

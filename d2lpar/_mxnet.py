@@ -171,10 +171,3 @@ def cast_net(net: Any, dtype: str, device: Any) -> Any:
     """Cast a network, after its first call, to bfloat16 or float16 for inference."""
     amp = importlib.import_module("mxnet.amp" if IS_MXNET_2 else "mxnet.contrib.amp")
     return amp.convert_hybrid_block(net, dtype, ctx=device, cast_optional_params=True)
-
-
-__all__ = [
-    "Context", "IS_MXNET_2", "autograd", "cast_net", "gluon", "gluon_block",
-    "load_symbol", "lowering_array", "lowering_semantics", "mx", "new_parameter", "np",
-    "npx", "quantize_net", "set_shapes",
-]  # fmt: skip

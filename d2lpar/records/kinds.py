@@ -110,7 +110,7 @@ class EpochRecord(Line, tag="epoch", frozen=True):
     `seconds` are of training alone. `train_loss` is the mean over the samples, each
     before its step; `test_acc` is in [0, 1]. `resumed` is "elsewhere" before a
     checkpoint, "here" in the first epoch after it, which warms up. `wire_bytes` are
-    sent by several workers. `params_sha256` is of all parameters, with `same_bits`.
+    sent by several workers.
     """
 
     epoch: int
@@ -121,7 +121,6 @@ class EpochRecord(Line, tag="epoch", frozen=True):
     eval_seconds: float = 0.0
     resumed: Optional[Literal["elsewhere", "here"]] = None
     wire_bytes: Optional[int] = None
-    params_sha256: Optional[str] = None
 
 
 class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
@@ -178,7 +177,6 @@ class PointRecord(Line, tag="point", frozen=True):
     distance: Optional[float] = None
     x: list[float] = []
     x_begins: list[float] = []
-    peak_resident_mb: Optional[int] = None
 
 
 # Studies
@@ -269,9 +267,8 @@ class TimingRecord(Line, tag="timing", frozen=True):
 class ArmSample(Line, tag="arm-sample", frozen=True):
     """One timed unit of an arm's work; only arms with the same `work` are compared.
 
-    A `warm_up` does not count. A solver reports its `error` and the `optimum`, an
-    interrupted launch the epochs `lost` and their `cost` in seconds, a comparison of
-    parameters their distance as `error` after `steps`.
+    A `warm_up` does not count. A solver reports its `error` and the `optimum`, a
+    comparison of parameters their distance as `error` after `steps`.
     """
 
     arm: str
@@ -286,10 +283,7 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     wire_bytes: Optional[int] = None
     error: Optional[float] = None
     optimum: Optional[float] = None
-    lost: Optional[float] = None
-    cost: Optional[float] = None
     steps: Optional[int] = None
-    params_sha256: Optional[str] = None
     batch_size: Optional[int] = None
     peak_bytes: Optional[int] = None
 

@@ -40,7 +40,7 @@ READ = """() => ({
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
-    """The folder of the site, built without a warning."""
+    """The folder of the site, built without a warning; it fits on any stick."""
     folder = tmp_path_factory.mktemp("book")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     command += ["-c", "docs", "-d", str(folder / "doctrees"), ".", str(folder / "site")]
@@ -48,6 +48,8 @@ def book(tmp_path_factory):
         command, cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
+    sizes = [path.stat().st_size for path in (folder / "site").rglob("*.*")]
+    assert sum(sizes) < 20e6
     return folder / "site"
 
 

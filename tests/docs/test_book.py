@@ -48,8 +48,7 @@ def book(tmp_path_factory):
         command, cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    sizes = [path.stat().st_size for path in (folder / "site").rglob("*.*")]
-    assert sum(sizes) < 20e6
+    assert sum(p.stat().st_size for p in (folder / "site").rglob("*.*")) < 20e6
     return folder / "site"
 
 
@@ -212,8 +211,7 @@ def test_no_alternative_text_has_a_glued_word(book):
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         cells = json.loads(path.read_text("utf-8"))["cells"]
         pages += ["".join(c["source"]) for c in cells if c["cell_type"] == "markdown"]
-    text = "\n".join(pages)
-    written = {" ".join(alt.split()) for alt in ALT.findall(text)}
+    written = {" ".join(alt.split()) for alt in ALT.findall("\n".join(pages))}
     shown = set()
     for folder in ("chapters", "docs"):
         for path in (book / folder).glob("*.html"):

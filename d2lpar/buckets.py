@@ -1,7 +1,6 @@
 """One all-reduce for all gradients: a replica in two flat arrays.
 
-On two H200s it takes 0.6 ms to sum LeNet's eight arrays, and 0.08 ms to sum one array
-of the same size. Source: Li et al., "PyTorch Distributed" (2020).
+Source: Li et al., "PyTorch Distributed" (2020).
 """
 
 from __future__ import annotations

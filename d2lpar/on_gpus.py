@@ -88,8 +88,7 @@ def bias_as_weight(F, X, W, taps):
     """Return images and weights whose convolution is that of X and W plus b.
 
     The images get a channel of ones, the weights a channel `taps` (o, 1, k, k): zeros
-    with b (o,) in a corner. On an H200 cuDNN needs 7 ms for the gradient of the first
-    bias, and 1 ms for that of the first weights.
+    with b (o,) in a corner. benchmarks/SPEED.md has what this gains.
     """
     ones = F.ones_like(X[:, :1])
     return F.concatenate([X, ones], axis=1), F.concatenate([W, taps], axis=1)

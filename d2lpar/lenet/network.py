@@ -37,7 +37,7 @@ def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
 def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
     """Return scores (n, 10) of images X (n, 1, 28, 28), computed on their device."""
     h1 = convolve(X, params[0], params[1])
-    h1 = npx.activation(h1, act_type="relu")  # 3 times as fast on a CPU as npx.relu
+    h1 = npx.activation(h1, act_type="relu")  # faster on a CPU than npx.relu
     h1 = npx.pooling(data=h1, pool_type="avg", kernel=(2, 2), stride=(2, 2))
     h2 = convolve(h1, params[2], params[3])
     h2 = npx.activation(h2, act_type="relu")

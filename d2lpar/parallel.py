@@ -5,6 +5,9 @@ per device, computes the gradients of each shard on its device, sums them over t
 devices (all-reduce), and updates every replica alike with the sum divided by the size
 of the global batch. So N devices compute what one device would.
 
+The checks of arguments are in :mod:`d2lpar.step_checks`; :mod:`d2lpar.buckets` sums all
+gradients at once; :mod:`d2lpar.lenet.scratch` trains by these steps.
+
 Source: the book (d2l), "Training on Multiple GPUs",
 https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 """

@@ -2,7 +2,6 @@ from .measures import Quality as Quality
 from .measures import RealFaces as RealFaces
 from .measures import features as features
 from .measures import references as references
-from .networks import D_NORMS as D_NORMS
 from .networks import Z_SHAPE as Z_SHAPE
 from .networks import Discriminator as Discriminator
 from .networks import Generator as Generator

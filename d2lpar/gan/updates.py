@@ -15,7 +15,7 @@ import numpy
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.buckets import views
 from d2lpar.devices import check_contexts
-from d2lpar.epochs import check_finite, check_whole
+from d2lpar.epochs import check_finite
 from d2lpar.errors import SettingError
 from d2lpar.gan.networks import (
     D_NORMS,
@@ -39,14 +39,13 @@ LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in ord
 
 @gluon_block
 class DiscriminatorLoss(gluon.HybridBlock):
-    """Map scores (2 n, 1), n real and n fake, to their loss and `opinions`."""
+    """Map scores (2 n, 1), n real and n fake, to their loss."""
 
     def compute(self, F, scores):
         real, fake = F.np.split(scores.reshape((2, -1)), 2, axis=0)
         of_real = F.npx.activation(-real, "softrelu")
         of_fake = F.npx.activation(fake, "softrelu")
-        opinions = F.npx.sigmoid(scores.reshape((2, -1))).sum(axis=1)
-        return (of_real + of_fake).sum(), opinions
+        return (of_real + of_fake).sum()
 
 
 @gluon_block
@@ -113,11 +112,9 @@ def start(
 ) -> TrainingState:
     """Return the state before the first epoch, drawn from `seed` on the host.
 
-    The networks are the notebook's, or have a `width` and a `d_norm` of
-    :data:`D_NORMS`. Raises :class:`SettingError` for other values.
+    The networks are the notebook's, or have a `width` and a `d_norm`, "spectral" or
+    "none". Raises :class:`SettingError` for another `d_norm`.
     """
-    if width is not None:
-        check_whole("width", width, 1_024)
     if width is None and d_norm != "none":
         raise SettingError(f"d-norm {d_norm!r}: the notebook's networks take none")
     if d_norm not in D_NORMS:
@@ -256,7 +253,6 @@ class StepSums(NamedTuple):
 
     d_losses: list[np.ndarray]  # sums over 2 n_k faces
     g_losses: list[np.ndarray]  # sums over n_k faces
-    opinions: list[np.ndarray]  # (2,), the sums of D(x) and of D(G(z))
 
 
 def step(
@@ -266,27 +262,26 @@ def step(
     nets.iterate_spectral_vectors()
     with autograd.record():
         fakes = forward(nets.G, z_shards, synchronised)
-    d_losses, opinions = update_D(X_shards, fakes, nets.D, nets.adam_D)
-    g_losses = update_G(fakes, nets.D, nets.adam_G)
-    return StepSums(d_losses, g_losses, opinions)
+    d_losses = update_D(X_shards, fakes, nets.D, nets.adam_D)
+    return StepSums(d_losses, update_G(fakes, nets.D, nets.adam_G))
 
 
 def update_D(
     X_shards: Shards, fakes: Shards, net_D: gluon.Block, adam: Adam
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+) -> list[np.ndarray]:
     """Take an Adam step of the discriminator: real faces towards 1, fakes towards 0.
 
     Both are one array (n_k, 3, 24, 24) per device. No gradient reaches the generator.
-    Returns `d_losses` and `opinions` of :class:`StepSums`, not waited for.
+    Returns `d_losses` of :class:`StepSums`, not waited for.
     """
     adam.zero_grad()
     with autograd.record():
         # One call for both; the notebook makes two, and joins the results.
         faces = [np.concatenate([X, f.detach()]) for X, f in zip(X_shards, fakes)]
-        losses, opinions = zip(*(_d_loss(net_D(x)) for x in faces))
+        losses = [_d_loss(net_D(x)) for x in faces]
     autograd.backward(losses)
     adam.step(2 * sum(map(len, X_shards)))
-    return list(losses), list(opinions)
+    return losses
 
 
 def update_G(fakes: Shards, net_D: gluon.Block, adam: Adam) -> list[np.ndarray]:

@@ -1,5 +1,7 @@
 """LeNet in Gluon, with the same losses as :mod:`d2lpar.lenet.scratch`.
 
+`train` takes its steps by `train_shards`, on row numbers; `train_batch` is one step on
+a batch, as d2l's. What only GPUs take is in :mod:`d2lpar.on_gpus`.
 Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 """
 

@@ -14,9 +14,7 @@ from d2lpar._mxnet import gluon, np, npx
 from d2lpar.on_gpus import BiasAsWeightConv2D, convolve
 from d2lpar.padding import CHANNELS, lenet_shapes, pad, unpadded
 
-SHAPES = (
-    lenet_shapes()
-)  # W1, b1, W2, b2 of convolutions, W3, b3, W4, b4 of dense layers
+SHAPES = lenet_shapes()  # of W1, b1, W2, b2 (convolutions), W3, b3, W4, b4 (dense)
 
 
 def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:

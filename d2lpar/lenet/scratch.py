@@ -1,4 +1,9 @@
-"""LeNet from scratch. Source: the book (d2l), "Training on Multiple GPUs"."""
+"""LeNet's training from scratch: epochs of :func:`d2lpar.parallel.train_batch`.
+
+The network is in :mod:`d2lpar.lenet.network`, the loop over the epochs in
+:func:`d2lpar.epochs.run`, the parameters in flat arrays of :mod:`d2lpar.buckets`.
+Source: the book (d2l), "Training on Multiple GPUs".
+"""
 
 from __future__ import annotations
 

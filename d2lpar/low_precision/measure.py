@@ -11,8 +11,7 @@ import numpy
 from d2lpar import datasets, process
 from d2lpar._mxnet import lowering_array, lowering_semantics, mx, np
 from d2lpar.devices import Device, contexts
-from d2lpar.epochs import check_whole
-from d2lpar.errors import RunError, SettingError
+from d2lpar.errors import RunError
 from d2lpar.lenet import concise, lenet
 from d2lpar.lenet.state import setup
 from d2lpar.low_precision.lowering import lower, weight_bytes
@@ -37,19 +36,10 @@ def measure(
     """Train LeNet in float32, yielding its epochs; then a row for each precision.
 
     `recipe` goes to :func:`d2lpar.lenet.concise.train`; with `params` nothing is
-    trained. What MXNet refuses, or crashes on, is a row that says so.
+    trained. Calibration needs images for a batch. What MXNet refuses, or crashes on, is
+    a row that says so.
     """
     devices, data, state = setup(num_devices, devices, seed, data, None)
-    for name in precisions:
-        if name not in PRECISIONS:
-            choices = ", ".join(PRECISIONS)
-            raise SettingError(f"precision {name!r}: write one of {choices}")
-    size, most = per_device_batch_size, len(data.y_train)
-    check_whole("per-device-batch-size", size, len(data.y_test))
-    check_whole("calibration-images", calibration_images, most)
-    check_whole("repeats", repeats)
-    if calibration_images < size:
-        raise SettingError(f"calibration-images {calibration_images}: at least {size}")
     if params is None:
         yield from concise.train(devices=devices, data=data, state=state, **recipe)
         params = state.params
@@ -61,7 +51,7 @@ def measure(
         "X_calibration": data.X_train[:calibration_images],
         # An MXNet context would import MXNet too early in the other process.
         "devices": [Device(d.device_type, d.device_id) for d in devices],
-        "batch_size": size,
+        "batch_size": per_device_batch_size,
         "repeats": repeats,
     }
     for name in precisions:
@@ -70,7 +60,9 @@ def measure(
             yield process.answer("d2lpar.low_precision.measure:infer", job)
         except RunError as error:
             yield PrecisionRecord(
-                precision=name, per_device_batch_size=size, why_not=str(error)
+                precision=name,
+                per_device_batch_size=per_device_batch_size,
+                why_not=str(error),
             )
 
 

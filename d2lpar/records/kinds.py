@@ -126,8 +126,8 @@ class EpochRecord(Line, tag="epoch", frozen=True):
 class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
     """What one epoch of a GAN's training measured, as in :class:`EpochRecord`.
 
-    `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
-    `d_fake` are the means of D(x) and D(G(z)), in [0, 1]; each is before its step.
+    `d_loss` is the mean over real and fake faces, `g_loss` over the fakes;
+    each is before its step.
     """
 
     epoch: int
@@ -135,8 +135,6 @@ class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
     samples_per_sec: float
     d_loss: float
     g_loss: float
-    d_real: float
-    d_fake: float
     eval_seconds: float = 0.0
     resumed: Optional[Literal["elsewhere", "here"]] = None
 

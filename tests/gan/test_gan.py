@@ -42,7 +42,7 @@ class Pair(gan.Nets):
     def step(self, X, z, **options):
         """The two losses, each a mean."""
         shards = split_batch(X, z, self.devices[: len(X)])
-        d_losses, g_losses, _ = gan.step(*shards, self, **options)
+        d_losses, g_losses = gan.step(*shards, self, **options)
         d_loss, g_loss = sum(map(float, d_losses)), sum(map(float, g_losses))
         return d_loss / (2 * len(X)), g_loss / len(X)
 
@@ -286,7 +286,6 @@ def test_train_yields_epochs_and_frames(monkeypatch, faces):
     # What a perfect generator would reach, of as many faces.
     assert 0 < frames[0].references["other real faces"]["frechet"] < frames[0].frechet
     assert len(frames[-1].nearest) == len(frames[-1].distances) == 25
-    assert all(0 < e.d_real < 1 and 0 < e.d_fake < 1 for e in epochs)
     # Before it has learnt, the discriminator is at a loss.
     assert epochs[0].d_loss == pytest.approx(numpy.log(2), abs=0.05)
 

@@ -6,7 +6,6 @@ import pytest
 from d2lpar import datasets, lenet, lenet_concise, process
 from d2lpar._mxnet import lowering_array, lowering_semantics, mx, np
 from d2lpar.devices import names
-from d2lpar.errors import SettingError
 from d2lpar.low_precision.lowering import lower, to_symbol_block, weight_bytes
 from d2lpar.low_precision.measure import infer, measure, predictions
 from d2lpar.records.kinds import EpochRecord, PrecisionRecord
@@ -146,15 +145,3 @@ def test_measure_yields_its_epoch_and_a_row_for_each_precision(data, monkeypatch
     assert [row.precision for row in rows] == list(precisions)
     assert rows[0].agreement == 1 and rows[0].n == 2
     assert rows[0].test_acc == pytest.approx(lines[0].test_acc)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"precisions": ["float32", "int4"]}, "'int4'"),
-        ({"calibration_images": 49}, "calibration-images 49"),
-    ],
-)
-def test_settings_out_of_range_are_refused_before_training(settings, named, data):
-    with pytest.raises(SettingError, match=named):
-        next(measure(1, data=data, **{**SETTINGS, **settings}))

@@ -64,7 +64,7 @@ def epoch(number, seconds=2.0, repeat=0, **fields):
 
 
 def gan_epoch(number, seconds=2.0, repeat=0, **fields):
-    values = {"d_loss": 0.6, "g_loss": 0.8, "d_real": 0.6, "d_fake": 0.4}
+    values = {"d_loss": 0.6, "g_loss": 0.8}
     return GanEpochRecord(
         epoch=number,
         seconds=seconds,

@@ -13,13 +13,6 @@ from d2lpar.parallel import shares
 from d2lpar.step_checks import as_array
 
 
-class Shard(NamedTuple):
-    """Some rows of A and b, on one device."""
-
-    A: mx.nd.NDArray  # (rows, n)
-    b: mx.nd.NDArray  # (rows, 1)
-
-
 class Answer(NamedTuple):
     """One iterate of a solver; what follows `device_xs` is known with the last one."""
 
@@ -49,28 +42,19 @@ class RowShards:
         # Of singular values, over the largest: rounding of a QR does not grow like m.
         self.rank_cut = (self.n + self.m**0.5) * self.eps
         self.devices, self.parts = list(devices), shares(self.m, len(devices))
-        self.b = self._vector("b", b)[:, None].astype(self.dtype)
+        self.b = _finite("b", b)[:, None].astype(self.dtype)
         self.norm_of_b = float(numpy.linalg.norm(self.b.astype("float64")))
-        self._placed: dict[int, Shard] = {}
+        self._placed: dict[int, tuple] = {}
 
     def vector(self, name: str, array) -> numpy.ndarray:
         """Return an array of n finite numbers in float64; ValueError for any other."""
         array = _on_host(name, array)
         if array.size != self.n:
             raise ValueError(f"{name} {array.shape}: write ({self.n},), as x")
-        return self._vector(name, array.reshape(self.n))
+        return _finite(name, array.reshape(self.n))
 
-    @staticmethod
-    def _vector(name: str, array: numpy.ndarray) -> numpy.ndarray:
-        array = array.astype("float64")
-        if not numpy.isfinite(array).all():
-            raise ValueError(
-                f"{name} holds NaN or infinity: numpy.isfinite({name}) shows where"
-            )
-        return array
-
-    def __iter__(self) -> Iterator[Shard]:
-        """Yield the shard of each device that has rows, the last device's first."""
+    def __iter__(self) -> Iterator[tuple[mx.nd.NDArray, mx.nd.NDArray]]:
+        """Yield A (rows, n) and b (rows, 1) of each device with rows, last first."""
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, part in reversed(list(enumerate(self.parts))):
@@ -78,7 +62,7 @@ class RowShards:
                 continue
             if k not in self._placed:
                 A = numpy.ascontiguousarray(self.A[part], self.dtype)
-                self._placed[k] = Shard(self._place(A, k), self._place(self.b[part], k))
+                self._placed[k] = self._place(A, k), self._place(self.b[part], k)
             yield self._placed[k]
 
     def _place(self, array: numpy.ndarray, k: int) -> mx.nd.NDArray:
@@ -121,14 +105,22 @@ class RowShards:
         """Raise ValueError, which names A if it is the cause, for NaN and infinity."""
         if all(numpy.isfinite(result).all() for result in results):
             return
-        if not numpy.isfinite(self.A).all():
-            raise ValueError("A holds NaN or infinity: numpy.isfinite(A) shows where")
+        _finite("A", self.A)
         raise ValueError(f"products of A and b overflow {self.dtype}: scale them")
 
 
 def _on_host(name: str, array) -> numpy.ndarray:
     array = as_array(name, array)
     return array.asnumpy() if isinstance(array, np.ndarray) else array
+
+
+def _finite(name: str, array: numpy.ndarray) -> numpy.ndarray:
+    array = array.astype("float64")
+    if not numpy.isfinite(array).all():
+        raise ValueError(
+            f"{name} holds NaN or infinity: numpy.isfinite({name}) shows where"
+        )
+    return array
 
 
 def matmul(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):

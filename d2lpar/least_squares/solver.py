@@ -21,7 +21,7 @@ from d2lpar.devices import label, parse
 from d2lpar.epochs import check_whole, choose
 from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
-from d2lpar.least_squares.direct import gram, normal, r_factor, tsqr
+from d2lpar.least_squares.direct import normal, r_factor, tsqr
 from d2lpar.least_squares.iterative import cgls
 from d2lpar.least_squares.rows import Answer, RowShards
 from d2lpar.machine import host
@@ -44,10 +44,9 @@ MAX_CONDITION = {"float64": 1e5, "float32": 1e3}
 class Solution:
     """Hold what :func:`solve` found: `x` (n,), in the dtype of the computation.
 
-    `residual_norm` is ||A x - b||, or NaN with an empty history; `seconds` do not
-    include measuring and examining it. `condition` (of A with columns scaled to length
-    1) and `rank` are from "normal" and "tsqr"; below rank n, x is the minimum-norm
-    solution.
+    `residual_norm` is ||A x - b||; `seconds` do not include measuring and examining it.
+    `condition` (of A with columns scaled to length 1) and `rank` are from "normal" and
+    "tsqr"; below rank n, x is the minimum-norm solution.
     """
 
     x: numpy.ndarray
@@ -68,21 +67,19 @@ def solve(
     method: str = "normal",
     dtype: str = "float64",
     reference: numpy.ndarray | None = None,
-    residual: bool = True,
     **options,
 ) -> Solution:
     """Return the x (n,) that minimises ||A x - b||, for arrays A (m, n) and b (m,).
 
     `dtype`, of computation and x, is float64 or float32; squares of the numbers must be
-    in its range. The history has distances to a `reference` (n,); without `residual`
-    the history, a last pass over A and the examination below are left out. `options`
-    are the method's.
+    in its range. The history has distances to a `reference` (n,). `options` are the
+    method's.
 
     "normal" and "tsqr" raise ValueError unless A^T (A x - b) is zero up to rounding;
     "normal" refuses a rank-deficient or too ill-conditioned A. "cgls" warns of a
     condition above 1e5 (float64) or 1e3 (float32), at which its stopping proves little,
-    for up to 300 columns, at the cost of a "normal", or a "tsqr" if it is not small;
-    for more columns the condition is not known. "averaging" misses the optimum.
+    for up to 300 columns, at the cost of a "tsqr"; for more columns the condition is
+    not known. "averaging" misses the optimum.
 
     Raises ValueError for NaN and infinity; TypeError for masked, sparse and complex
     arrays; :class:`DivergedError` by "averaging"; :class:`DeviceError` for a deadlock.
@@ -99,20 +96,25 @@ def solve(
         for answer in METHODS[method](shards, **options):
             npx.waitall()
             seconds += time.perf_counter() - begin
-            if residual:
-                # The gradient, only of the last: half as much work again.
-                norm, gradient = shards.residual(answer.x, answer.norm_of_A is not None)
-                history.append(_point(shards, answer, norm, seconds, reference))
+            # The gradient, only of the last: half as much work again.
+            norm, gradient = shards.residual(answer.x, answer.norm_of_A is not None)
+            of_devices = [shards.residual(x, False)[0] for x in answer.device_xs]
+            distance = None
+            if reference is not None:  # relative, or ||x|| if the reference is 0
+                size = numpy.linalg.norm(reference) or 1
+                distance = float(numpy.linalg.norm(answer.x - reference) / size)
+            history.append(
+                PointRecord(answer.iteration, seconds, norm, of_devices, distance)
+            )
             begin = time.perf_counter()
         if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
             raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
-        if residual and answer.norm_of_A is not None:
+        if answer.norm_of_A is not None:
             shards.check_finite(norm, gradient)
-            size = float(numpy.linalg.norm(gradient))
-            _examine(shards, method, answer, size)
+            _examine(shards, method, answer, float(numpy.linalg.norm(gradient)))
     return Solution(
         x=answer.x.astype(shards.dtype),
-        residual_norm=history[-1].residual_norm if residual else numpy.nan,
+        residual_norm=norm,
         history=tuple(history),
         method=method,
         devices=tuple(map(label, devices)),
@@ -120,21 +122,6 @@ def solve(
         condition=answer.condition,
         rank=answer.rank,
     )
-
-
-def _point(
-    shards: RowShards,
-    answer: Answer,
-    residual_norm: float,
-    seconds: float,
-    reference: numpy.ndarray | None,
-) -> PointRecord:
-    of_devices = [shards.residual(x, False)[0] for x in answer.device_xs]
-    distance = None
-    if reference is not None:  # relative, or ||x|| if the reference is 0
-        norm = numpy.linalg.norm
-        distance = float(norm(answer.x - reference) / (norm(reference) or 1))
-    return PointRecord(answer.iteration, seconds, residual_norm, of_devices, distance)
 
 
 def _check_threads(devices: Sequence[mx.Context]) -> None:
@@ -164,12 +151,8 @@ def _examine(shards: RowShards, method: str, answer: Answer, size: float) -> Non
         )
     if method != "cgls" or shards.n > MOST_COLUMNS:
         return
-    G, _ = gram(shards)
-    squares = numpy.linalg.eigvalsh(G.asnumpy()).clip(min=0)
-    condition = (squares[-1] / squares[0]) ** 0.5
-    if not condition**2 < 0.01 / shards.rank_cut:  # A^T A cannot tell: its square
-        s = numpy.linalg.svd(r_factor(shards).asnumpy()[:-1, :-1], compute_uv=False)
-        condition = s[0] / s[: shards.m][-1]
+    s = numpy.linalg.svd(r_factor(shards).asnumpy()[:-1, :-1], compute_uv=False)
+    condition = s[0] / s[: shards.m][-1]
     if condition > MAX_CONDITION[shards.dtype.name]:
         log.warning(
             "A's condition is about %.0e: x of cgls and its residual may be far off, "

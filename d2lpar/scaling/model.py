@@ -93,13 +93,6 @@ class Study:
         return {key: self.seconds(*key).median for key in self.records}
 
     @cached_property
-    def issue(self) -> float | None:
-        """Return the median seconds that Python needs to issue a step on one device."""
-        records = [r for (n, _), rs in self.records.items() if n == 1 for r in rs]
-        seconds = [s for record in records for s in record.issue_seconds]
-        return median(seconds) if seconds else None
-
-    @cached_property
     def exchange(self) -> float | None:
         """Return median seconds of the all-reduce, per device beyond the first."""
         all_reduces = _with_counts(self.runs, AllReduceRecord)

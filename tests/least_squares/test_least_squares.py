@@ -47,10 +47,11 @@ def with_condition(condition, n=30, m=200, seed=0):
 # Fewer rows than devices, fewer rows than columns, rank lost.
 SHAPES_AND_RANKS = [
     ("float64", 5, 5, 5),
+    ("float64", 603, 20, 20),
     ("float64", 30, 1, 1),
     ("float64", 3, 10, 3),
     ("float64", 40, 6, 5),
-    ("float32", 40, 6, 6),
+    ("float32", 603, 20, 20),
     ("float32", 3, 10, 3),
 ]
 
@@ -59,7 +60,7 @@ SHAPES_AND_RANKS = [
 @pytest.mark.parametrize("method", EXACT)
 @pytest.mark.parametrize(("dtype", "m", "n", "rank"), SHAPES_AND_RANKS)
 def test_residual_and_norm_are_lapacks(
-    method, dtype, m, n, rank, num_devices, contexts
+    method, dtype, m, n, rank, num_devices, contexts, caplog
 ):
     """On a GPU MXNet ignores that a Cholesky factorisation fails."""
     rng = np.random.default_rng(0)
@@ -74,31 +75,12 @@ def test_residual_and_norm_are_lapacks(
     best, left = lapack(A, b)
     solution = solve(A, b, **options)
     assert solution.x.dtype == dtype and solution.x.shape == (n,)
-    near = 1e-6 if dtype == "float64" else 1e-3
-    np.testing.assert_allclose(solution.x, best, rtol=near, atol=near)
+    near = 1e-12 if dtype == "float64" else 1e-5
     assert abs(solution.residual_norm - left) <= near * np.linalg.norm(b)
-
-
-@pytest.mark.parametrize("num_devices", [1, 2, 7])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("method", EXACT)
-def test_every_method_finds_lapacks_solution(
-    method, dtype, num_devices, contexts, caplog
-):
-    """In float32 without TF32, whose ten bits would show."""
-    A, b = problem(603, 20)
-    best, left = lapack(A, b)
-    options = {"devices": contexts(num_devices), "dtype": dtype, "reference": best}
-    solution = solve(A, b, method=method, **options)
-    near, norms = (1e-10, 1e-12) if dtype == "float64" else (1e-5, 1e-6)
-    near = {1e-10: 1e-7, 1e-5: 5e-5}[near] if method == "cgls" else near
-    assert np.linalg.norm(solution.x - best) < near * np.linalg.norm(best)
-    assert solution.residual_norm == pytest.approx(left, rel=norms)
-    assert solution.method == method and len(solution.devices) == num_devices
-    last = solution.history[-1]
-    assert last.distance < near and last.residual_norm == solution.residual_norm
-    assert solution.seconds >= last.seconds > 0
-    assert not caplog.messages
+    near *= 1e5 if method == "cgls" and dtype == "float64" else 20
+    np.testing.assert_allclose(solution.x, best, rtol=near, atol=near)
+    lost = {"normal": False, "tsqr": rank < n, "cgls": rank < min(m, n)}[method]
+    assert bool(caplog.messages) == lost
 
 
 # Ill-conditioned, rank-deficient, badly scaled
@@ -296,17 +278,6 @@ def test_what_is_solved_is_left_as_it_is(method):
     assert A.flags.writeable and b.flags.writeable
     A.flags.writeable = False
     solve(A, b, devices="cpu:2", method=method, **brief)
-
-
-@pytest.mark.parametrize("method", EXACT)
-def test_the_pass_that_measures_the_residual_can_be_left_out(method):
-    A, b = problem(500, 7)
-    options = {"devices": "cpu:2", "method": method}
-    with_residual = solve(A, b, **options)
-    solution = solve(A, b, residual=False, **options)
-    np.testing.assert_array_equal(solution.x, with_residual.x)
-    assert np.isnan(solution.residual_norm) and solution.history == ()
-    assert solution.condition == with_residual.condition
 
 
 # What cannot be solved

@@ -1,19 +1,13 @@
 """Scaling records as studies, and their pictures: from which numbers they are drawn."""
 
-import statistics
-from pathlib import Path
-
 import msgspec
 import pytest
 from support.a_study import BATCHES, header, made, step
 
-from d2lpar.records import files
-from d2lpar.records.kinds import AllReduceRecord, Run, StepRecord
+from d2lpar.records.kinds import Run, StepRecord
 from d2lpar.scaling import figure
 from d2lpar.scaling.model import studies
 from d2lpar.scaling.result import comparisons, result
-
-FIGURES = Path(__file__).parents[2] / "figures"
 
 
 @pytest.fixture
@@ -34,30 +28,8 @@ def apart(run):
 def test_a_study_knows_its_steps_and_speedups(run):
     (study,) = studies([run])
     assert study.counts == [1, 2] and study.batches == list(BATCHES)
-    assert study.issue == pytest.approx(5e-3)
     assert study.exchange == pytest.approx(8e-4 + 100_000 * 2e-9)
     assert comparisons(study, 2)[128].ratio == pytest.approx(40.4 / 27.2)
-
-
-@pytest.mark.parametrize(
-    ("record", "size"),
-    [
-        ("scaling/book-1thread-concise-cpu2", ("kvstore local", 8)),
-        ("scaling/book-1thread-scratch-cpu2", ("book", 1)),
-        ("gpus/scaling/book-1thread-concise-gpu2", ("kvstore device", 1)),
-        ("gpus/scaling/book-1thread-scratch-gpu2", ("book", 1)),
-    ],
-)
-def test_the_committed_records_have_the_all_reduce_of_their_steps(record, size):
-    run = files.read(FIGURES / f"{record}.jsonl")
-    (study,) = studies([run])
-    seconds = [
-        second
-        for line in run.lines_of(AllReduceRecord)  # one per process
-        if (line.variant, line.num_arrays, line.num_bytes) == (*size, 516_272)
-        for second in line.seconds
-    ]
-    assert study.exchange == statistics.median(seconds)
 
 
 def test_without_an_all_reduce_there_is_no_bracket(run):

@@ -60,9 +60,8 @@ class CudaModule:
         """Return the kernel `name`, of arguments ``const float *x, float *y, int n``.
 
         `*` marks an array, `const` one that is only read. Types are ``float``,
-        ``double``, ``uint8_t``, ``int8_t``, ``char``, ``int``, ``int32_t``, ``int64_t``
-        and ``long long``; the source writes ``unsigned char``, ``signed char``,
-        ``int``, ``long long`` for those in _t. Raises :class:`KernelError` otherwise.
+        ``double``, ``int``, ``long long`` and ``unsigned char``. Raises
+        :class:`KernelError` otherwise.
         """
         return CudaKernel(self.source, name, signature)
 
@@ -109,7 +108,9 @@ class CudaKernel:
         return self._compiled[kind]
 
     def _compiled_by_rtc(self) -> mx.rtc.CudaKernel:
-        signature = ", ".join(map(str, self.parameters)).replace("long long", "int64_t")
+        signature = ", ".join(map(str, self.parameters))
+        for ctype, name in (("long long", "int64_t"), ("unsigned char", "uint8_t")):
+            signature = signature.replace(ctype, name)  # mx.rtc's names
         try:
             module = mx.rtc.CudaModule(self.source, GPU_OPTIONS, (self.name,))
             return module.get_kernel(self.name, signature)
@@ -133,7 +134,7 @@ class ElementwiseKernel:
             raise KernelError(f"kernel {name}: {arguments!r} has no array, as float *x")
         self.source = _ELEMENTWISE.format(
             name=name,
-            arguments=", ".join(f"{p.cuda_type}{p.name}" for p in self.parameters),
+            arguments=", ".join(map(str, self.parameters)),
             operation=operation.strip().rstrip(";"),
         )
         self._kernel = CudaKernel(self.source, name, f"{arguments}, long long n")

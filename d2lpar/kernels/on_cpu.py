@@ -139,7 +139,7 @@ def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
         count=len(parameters),
         is_array=", ".join(str(p.pointer).lower() for p in parameters),
         locals="\n".join(
-            f"  const auto a{k} = slot<{p.cuda_type}>(r, {k});"
+            f"  const auto a{k} = slot<{p.declaration}>(r, {k});"
             for k, p in enumerate(parameters)
         ),
         arguments=", ".join(f"a{k}" for k in range(len(parameters))),

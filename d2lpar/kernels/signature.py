@@ -14,29 +14,18 @@ class KernelError(D2lparError, ValueError):
     """A kernel does not compile here, or arguments do not fit it."""
 
 
-# The names of types in mx.rtc, and CUDA's own of 64 bits. Not __half: NVRTC has it from
-# cuda_fp16.h only, and mx.rtc passes no path on which NVRTC would look for a header.
+# Types that CUDA C has without a header. Not __half: NVRTC has it from cuda_fp16.h,
+# and mx.rtc passes no path on which NVRTC would look for a header.
 DTYPES: dict[str, numpy.dtype] = {
     "float": numpy.dtype("float32"),
     "double": numpy.dtype("float64"),
-    "uint8_t": numpy.dtype("uint8"),
     "int": numpy.dtype("int32"),
-    "int32_t": numpy.dtype("int32"),
-    "int8_t": numpy.dtype("int8"),
-    "char": numpy.dtype("int8"),
-    "int64_t": numpy.dtype("int64"),
     "long long": numpy.dtype("int64"),
-}
-# NVRTC knows these from headers only.
-_CUDA_NAMES = {
-    "uint8_t": "unsigned char",
-    "int8_t": "signed char",
-    "int32_t": "int",
-    "int64_t": "long long",
+    "unsigned char": numpy.dtype("uint8"),
 }
 _PARAMETER = re.compile(
-    r"(?P<const>const )?(?P<type>long long|\w+) ?(?P<pointer>\*)? ?(?:__restrict__ )?"
-    r"(?P<name>[A-Za-z_]\w*)?"
+    r"(?P<const>const )?(?P<type>long long|unsigned char|\w+) ?(?P<pointer>\*)? ?"
+    r"(?:__restrict__ )?(?P<name>[A-Za-z_]\w*)?"
 )
 
 
@@ -53,17 +42,14 @@ class Parameter(NamedTuple):
         """Return the dtype of the number, or of the array's elements."""
         return DTYPES[self.ctype]
 
-    def __str__(self) -> str:
-        return f"{self._type(self.ctype)}{self.name}".strip()
-
     @property
-    def cuda_type(self) -> str:
-        """Return the type in CUDA C without headers, such as "const float *"."""
-        return self._type(_CUDA_NAMES.get(self.ctype, self.ctype))
-
-    def _type(self, ctype: str) -> str:
+    def declaration(self) -> str:
+        """Return the type in C, such as "const float *"."""
         const = "const " if self.const else ""
-        return f"{const}{ctype} {'*' if self.pointer else ''}"
+        return f"{const}{self.ctype} {'*' if self.pointer else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.declaration}{self.name}".strip()
 
 
 def parse_signature(signature: str) -> list[Parameter]:

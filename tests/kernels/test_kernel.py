@@ -20,7 +20,7 @@ from d2lpar.kernels import (
 
 CPUS = [mx.cpu(k) for k in range(3)]
 SIZES = (0, 1, 17, 255, 256, 257, 10**5 + 3)  # around the edges of blocks
-CTYPES = {"int64_t": "int64", "float": "float32"}
+CTYPES = {"long long": "int64", "float": "float32"}
 INT10 = {"shape": 10, "dtype": "int32"}
 
 SOURCES = kernel_sources()
@@ -163,7 +163,7 @@ def hold():
 
     Not on cpu(0), whose thread does MXNet's waiting for arrays that are not computed.
     """
-    kernel = CudaModule(HOLD).get_kernel("hold", "int *seen, const int *x, int64_t f")
+    kernel = CudaModule(HOLD).get_kernel("hold", "int *seen, const int *x, long long f")
     kernel.compiled(mx.cpu())
     flag = ctypes.c_int(0)
 
@@ -243,7 +243,7 @@ def test_arguments_that_do_not_fit(plus_one, args, names):
         ("int", 2**31, "int32 holds, got 2147483648"),
         ("int", 1.5, "int32 holds, got 1.5"),
         ("int", numpy.nan, "int32 holds, got nan"),
-        ("uint8_t", -1, "uint8 holds, got -1"),
+        ("unsigned char", -1, "uint8 holds, got -1"),
         ("float", "3", "a number, got str"),
         ("float", np.ones(1), "a number, got ndarray"),
     ],

@@ -101,12 +101,11 @@ def get(name: str) -> Experiment:
 
     Raises :class:`SettingError` for an unknown one, and for one to be read.
     """
-    number = name.removeprefix("chapter")
     for experiment in EXPERIMENTS.values():
-        if name == experiment.name or number == str(experiment.number):
+        if name in (experiment.name, str(experiment.number)):
             return experiment
     for k, lesson in LESSONS.items():
-        if name == lesson or number == str(k):
+        if name in (lesson, str(k)):
             script = f"chapters/{lesson}.py"
             raise SettingError(f"{name} measures by its own cells: python {script}")
     similar = difflib.get_close_matches(name, [*EXPERIMENTS, *LESSONS.values()], 1)
@@ -235,15 +234,10 @@ SMALL_ARRAYS = dict(x2=20_000_000, trig=1_500, product=1_536, largest_copy=2**24
 TINY_ARRAYS = dict(x2=1_000, sum_rows=100, trig=40, product=64, largest_copy=2**12)
 
 # A recipe that draws recognisable faces; 157 steps per epoch of 10,000.
-SHARP = {
-    "global_batch_size": 64,
-    "lr": 1e-3,
-    "sync_batch_norm": False,
-    "frames_every": 6,
-    "width": 64,
-    "d_norm": "spectral",
-    "beta1": 0.0,
-}
+SHARP = dict(
+    global_batch_size=64, lr=1e-3, sync_batch_norm=False, frames_every=6,
+    width=64, d_norm="spectral", beta1=0.0,
+)  # fmt: skip
 
 _ALL = (
     LENET,
@@ -346,7 +340,7 @@ _ALL = (
             "dry-run": {
                 "num_epochs": 1,
                 "repeats": 1,
-                "data": {"rows": 200, "columns": 20},
+                "data": dict(rows=200, columns=20),
             },
         },
         measure="d2lpar.least_squares.solver:measure",
@@ -389,11 +383,7 @@ _ALL = (
                 "d_norm": "none",
                 "beta1": 0.9,
             },
-            "dry-run": {
-                "num_epochs": 1,
-                "global_batch_size": 50,
-                "data": {"n_train": 100},
-            },
+            "dry-run": dict(num_epochs=1, global_batch_size=50, data={"n_train": 100}),
         },
         measure="d2lpar.gan.training:train",
         load="d2lpar.datasets.punks:load",

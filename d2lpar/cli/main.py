@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -256,9 +255,7 @@ def guard(call: Callable[[], object]) -> object:
             if message is None:
                 raise
             with suppress(OSError):  # where the terminal has been closed
-                click.echo(_as_lines(message), err=True)
-        except SystemExit:  # by click: the reader of standard output has gone
-            code = 128 + signal.SIGPIPE
+                click.echo(f"d2lpar: {printable(message)}", err=True)
         if isinstance(code, int) and code != 0:
             sys.exit(code)
         return code
@@ -281,19 +278,11 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
     return None, 1
 
 
-def _as_lines(message: str) -> str:
-    """Return a message for standard error: one line, which a terminal would cut."""
-    line = f"d2lpar: {printable(message)}"
-    if not sys.stderr.isatty():
-        return line
-    return "\n".join(map(filled, line.splitlines()))
-
-
 @contextmanager
 def _logging_as_lines() -> Iterator[None]:
     """Print the package's log messages once, although MXNet sets up the root logger."""
     handler, propagate = logging.StreamHandler(), log.propagate
-    handler.format = lambda record: _as_lines(record.getMessage())
+    handler.format = lambda record: f"d2lpar: {printable(record.getMessage())}"
     log.addHandler(handler)
     log.propagate = False
     try:

@@ -113,7 +113,7 @@ def arms_of(
                 **recipe,
             )
             changes = dict(ours.environment)
-            for name, value in experiment.environment_on(chosen.kind).items():
+            for name, value in experiment.environment.get(chosen.kind, {}).items():
                 changes[name] = os.environ.get(name, value)
             every.append(ours._replace(environment=changes))
     sizes = {name: data[name] for name in ("n_train", "n_test")}

@@ -52,16 +52,9 @@ class Experiment:
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
     threads: int | None = None  # the default of --threads; None shares the cores out
     one_thread_each: bool = False  # of several contexts: with more, OpenBLAS deadlocks
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """variables of the measuring process, where the user has set none"""
-    environment_of_gpus: Mapping[str, str] = field(default_factory=dict)
-    """more of them, where it measures on GPUs"""
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """by "cpu" and "gpu": variables of the process, where the user has set none"""
     minutes: float = 1.0  # of the preset quick on two cores
-
-    def environment_on(self, device_type: str) -> dict[str, str]:
-        """Return the variables of a process that measures on devices of a type."""
-        more = self.environment_of_gpus if device_type == "gpu" else {}
-        return {**self.environment, **more}
 
     def refuse_unused(self, given: Mapping[str, object]) -> None:
         """Raise :class:`SettingError` for a setting that does not apply."""
@@ -262,7 +255,7 @@ _ALL = (
         title="Training on several devices in Gluon",
         about="trains the same network in Gluon",
         measure="d2lpar.lenet.concise:train",
-        environment_of_gpus=CUDA_GRAPHS,
+        environment={"gpu": CUDA_GRAPHS},
     ),
     Experiment(
         "scaling",
@@ -310,7 +303,7 @@ _ALL = (
             },
         },
         measure="d2lpar.scaling.measure:study",
-        environment_of_gpus=CUDA_GRAPHS,
+        environment={"gpu": CUDA_GRAPHS},
         **FASHION_MNIST,
         room="d2lpar.scaling",
         variants={
@@ -393,7 +386,7 @@ _ALL = (
         start_takes=("width", "d_norm"),
         room="d2lpar.gan",
         # Each buffer grows to the largest activation; 16 are as fast as 256.
-        environment={"MXNET_CPU_TEMP_COPY": "16"},
+        environment={"cpu": {"MXNET_CPU_TEMP_COPY": "16"}},
         minutes=1,
     ),
     Experiment(

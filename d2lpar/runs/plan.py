@@ -84,8 +84,8 @@ class Job:
             threads = host.user_threads() or 1
         if threads is None:
             threads = host.threads_per_context(count)
-        kind = "cpu" if self.is_worker else self.devices[0].device_type
-        ours = {**KEEP_FREED_MEMORY, **self.experiment.environment_on(kind)}
+        kind = self.devices[0].device_type
+        ours = {**KEEP_FREED_MEMORY, **self.experiment.environment.get(kind, {})}
         variables = {k: v for k, v in ours.items() if not host.set_by_user(k)}
         return {**variables, "OMP_NUM_THREADS": str(threads)}
 
@@ -137,7 +137,7 @@ def plan(
     # A worker's threads are those that its launch shares out.
     threads = threads or (None if is_worker else host.user_threads())
     kind = chosen[0].device_type
-    changed = changed_variables(experiment.environment_on(kind))
+    changed = changed_variables(experiment.environment.get(kind, {}))
 
     differs = {name: v for name, v in settings.items() if v != base[name]}
     dataset = to_load.get("name", "")

@@ -128,8 +128,8 @@ def animation(run: Run) -> bytes:
         height, width, _ = faces.shape
         picture = Image.new("RGB", (width, height + BAND), "white")
         picture.paste(Image.fromarray(faces))
-        words, font = f"step {frame.num_steps:,}", ImageFont.load_default()
-        ImageDraw.Draw(picture).text((6, height + 6), words, fill="black", font=font)
+        words, font = f"step {frame.num_steps:,}", ImageFont.load_default(16)
+        ImageDraw.Draw(picture).text((6, height + 2), words, fill="black", font=font)
         shown.append(picture)
     file, (first, *others) = io.BytesIO(), shown
     durations = [MILLISECONDS] * len(others) + [2000]  # the last faces stay in sight

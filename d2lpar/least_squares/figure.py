@@ -14,7 +14,6 @@ from d2lpar.least_squares.result import (
     METHODS,
     comparable,
     in_order,
-    knows_optimum,
     least_of,
     reached,
     repeats,
@@ -48,19 +47,17 @@ def pictures(
     of_most = f"{note} \u00b7 on {labels.count(most_devices)}, {plural(n, 'repeat')}"
     drawn: dict[str, page.Picture] = {}
 
-    def new(name, title, runs, size=(7.6, 4.2), note=of_most) -> Axes:
-        title = page.answer(answers, name, title)
-        drawn[name] = picture = page.new(title, note, runs, size)
-        return picture.axes[0]
+    def new(name, title, runs, note=of_most) -> Axes:
+        drawn[name] = page.new(page.answer(answers, name, title), note, runs)
+        return drawn[name].axes[0]
 
     if len({run.header.num_devices for run in runs}) > 1:
-        rows = rows_by_count(runs)
         title = "Seconds to solve, by method and number of devices"
-        inches = (7.6, page.height(len(rows)))
-        page.dots(new("devices", title, runs, inches, note), rows, "s")
+        failed = [name for name, arrives in reached(runs).items() if not arrives]
+        slopes(new("devices", title, runs, note), runs, failed)
     by_method = group(runs, lambda run: run.header.variant).values()
     most = [max(same, key=lambda run: run.header.num_devices) for same in by_method]
-    if knows_optimum(runs):
+    if any(p.distance is not None for run in runs for p in run.lines_of(PointRecord)):
         title = "Distance to the optimum against seconds"
         against_seconds(new("distance", title, most), most)
     averaging = [run for run in most if run.header.variant in AVERAGING]
@@ -114,21 +111,6 @@ def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
     page.name_beside(axes, ends)
 
 
-def rows_by_count(runs: Sequence[Run]) -> list[page.Row]:
-    """Return rows of seconds to the end on each number of devices, by method.
-
-    A method that does not converge is grey.
-    """
-    rows, there = [], reached(runs)
-    for same in comparable(runs):
-        names = [f"{_method(run)}, {labels.count(run.header)}" for run in same]
-        of_method = page.by_count(dict(zip(names, map(seconds_of, same))))
-        if not there[same[0].header.variant]:
-            of_method = [r._replace(color=page.GREY, note=FAILED) for r in of_method]
-        rows += of_method
-    return rows
-
-
 def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> None:
     """Draw a line per method from its seconds on the fewest devices to the most.
 
@@ -145,7 +127,7 @@ def slopes(axes: Axes, runs: Sequence[Run], greyed: Collection[str] = ()) -> Non
         style["mfc"] = color if gain.is_told else "white"
         axes.plot([summary.median for summary in found], "o", **style)
         words = [_method(same[0]), page.times_as_fast(gain)]
-        words += ["not converged"] * (color == page.GREY)
+        words += [FAILED] * (color == page.GREY)
         ends[", ".join(words)] = found[-1].median
     axes.set_xticks(range(len(same)), [labels.count(run.header) for run in same])
     axes.set_xlim(-0.15, len(same) - 0.95)

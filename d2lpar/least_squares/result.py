@@ -69,8 +69,7 @@ def in_order(runs: Sequence[Run]) -> list[Run]:
 
     def place(run: Run) -> tuple:
         name = run.header.variant
-        known = METHODS.index(name) if name in METHODS else len(METHODS)
-        return not there[name], known, name, run.header.num_devices
+        return not there[name], METHODS.index(name), run.header.num_devices
 
     return sorted(runs, key=place)
 
@@ -99,12 +98,6 @@ def seconds_of(run: Run) -> Summary:
 def least_of(runs: Sequence[Run]) -> float:
     """Return the least ||A x - b|| of all runs."""
     return min(p.residual_norm for run in runs for p in run.lines_of(PointRecord))
-
-
-def knows_optimum(runs: Sequence[Run]) -> bool:
-    """Return whether distances to LAPACK's solution were recorded."""
-    points = [p for run in runs for p in run.lines_of(PointRecord)]
-    return any(p.distance is not None for p in points)
 
 
 def comparable(runs: Sequence[Run]) -> list[list[Run]]:

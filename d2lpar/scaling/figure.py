@@ -32,10 +32,10 @@ def pictures(
 ) -> dict[str, page.Picture]:
     """Draw what the runs hold: ``speedup``, ``steps``, ``parts``, ``all-reduce``."""
 
-    def new(title: str, words: str, columns: int = 1, sharey=True) -> page.Picture:
+    def new(title: str, words: str, columns: int = 1) -> page.Picture:
         size = (max(7.6, 4.6 * columns), 4.2)
         note = labels.subtitle(words, runs)
-        return page.new(title, note, runs, size, columns=columns, sharey=sharey)
+        return page.new(title, note, runs, size, columns=columns, sharey=True)
 
     drawn: dict[str, page.Picture] = {}
     found = studies(runs)
@@ -57,9 +57,8 @@ def pictures(
         drawn["parts"].legend(*inks, loc="outside right upper")
     if all_reduces(runs):
         title = "The same all-reduce in several ways"
-        drawn["all-reduce"] = new(title, "results checked", columns=2, sharey=False)
+        drawn["all-reduce"] = new(title, "results checked")
         all_reduce(drawn["all-reduce"].axes[0], runs)
-        gradients(drawn["all-reduce"].axes[1], runs)
     return drawn
 
 
@@ -156,47 +155,19 @@ def all_reduce(axes: Axes, runs: Sequence[Run]) -> None:
 
     As NCCL counts: 2 (n - 1) / n times the bytes of a device, divided by the time.
     """
-    count, rows = _of_most_devices(runs)
+    measured = all_reduces(runs)
+    count = max(n for n, _, _ in measured)
+    rows = {key[2]: row for key, row in measured.items() if key[:2] == (count, 1)}
     found = dict.fromkeys(v for row in rows.values() for v in row if row[v].n)
     for k, variant in enumerate(found):
         points = []
-        for (arrays, size), row in sorted(rows.items()):
-            samples = row[variant].samples if variant in row and arrays == 1 else ()
+        for size, row in sorted(rows.items()):
+            bus = 2 * (count - 1) / count * size / 1e9
+            samples = row[variant].samples if variant in row else ()
             if samples:
-                bus = 2 * (count - 1) / count * size / 1e9
                 points.append((size, [bus / s for s in samples]))
-        if points:
-            page.quartiles(axes, points, **page.look(k, ms=4, lw=1.4, label=variant))
+        page.quartiles(axes, points, **page.look(k, ms=4, lw=1.4, label=variant))
     page.bytes_along(axes, "bytes of an array on each device")
     page.log_along(axes, "y")
     axes.set_ylabel("GB/s of the bus")
     axes.legend(loc="lower right")  # at their ends the lines lie on each other
-
-
-def gradients(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draw milliseconds of LeNet's gradients, as one array and as several."""
-    _, rows = _of_most_devices(runs)
-    several = max(arrays for arrays, _ in rows)
-    (size,) = (size for arrays, size in rows if arrays == several)
-    found = {arrays: rows[arrays, size] for arrays in (1, several)}
-    names = [way for way in found[1] if found[1][way].n]
-    for k, (arrays, of_way) in enumerate(found.items()):
-        ms = [1e3 * of_way[way].median for way in names]
-        at = [row + 0.38 * (k - 0.5) for row in range(len(names))]
-        color = (page.GREY, page.SUMS)[k]
-        axes.barh(at, ms, 0.34, color=color)
-        for row, (y, value) in enumerate(zip(at, ms)):
-            name = "" if row else f"  {plural(arrays, 'array')}"  # once for all
-            axes.text(value, y, f" {number(value)}{name}", va="center", size=9)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.margins(x=0.12)
-    axes.grid(False, axis="y")
-    axes.set_xlabel(f"ms for LeNet's gradients, {size / 2**20:.2g} MiB")
-
-
-def _of_most_devices(runs: Sequence[Run]) -> tuple[int, dict]:
-    """Return the largest device count, and its all-reduces by (arrays, bytes)."""
-    seconds = all_reduces(runs)
-    count = max(n for n, _, _ in seconds)
-    return count, {key[1:]: row for key, row in seconds.items() if key[0] == count}

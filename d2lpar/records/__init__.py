@@ -1,1 +1,6 @@
-"""What runs leave on disk: records, checkpoints, and the numbers computed from them."""
+"""What runs leave on disk, and the numbers and words that are computed from it.
+
+`kinds` is the schema; `files` and `checkpoints` read and write it, `atomic` whole or
+not at all. `measurements` takes the numbers out of records, `rule` says which is faster.
+`labels` has the words for a run, `result` the table and answer that a chapter returns.
+"""

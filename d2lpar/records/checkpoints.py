@@ -8,27 +8,24 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy
 
-from d2lpar.errors import CheckpointError, RecordError, first_line
+from d2lpar.errors import CheckpointError, first_line
 from d2lpar.records import files
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import Header, Line
+from d2lpar.records.kinds import AnyLine, Header, Line
 
-FORMAT = 2
 KEEP = 2  # checkpoints per run
 
 
 class _Content(msgspec.Struct):
     """The JSON text in the file's header."""
 
-    format: Literal[2]
     workload: str
     facts: dict[str, int]
-    lines: list[str]
+    lines: tuple[AnyLine, ...]
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     from safetensors.numpy import save as to_bytes
 
     tensors = {k: numpy.ascontiguousarray(a) for k, a in checkpoint.tensors.items()}
-    lines = [files.to_line(line) for line in checkpoint.lines]
-    content = _Content(FORMAT, checkpoint.workload, checkpoint.facts, lines)
+    content = _Content(checkpoint.workload, checkpoint.facts, checkpoint.lines)
     run = files.run_name(checkpoint.header)
     path = folder / f"{run}.epoch{checkpoint.epoch:06d}.safetensors"
     with replacing(path) as tmp, open(tmp, "wb") as f:
@@ -83,13 +79,14 @@ def load(path: str | Path) -> Checkpoint:
             text = (f.metadata() or {})["d2lpar"]
             tensors = {name: f.get_tensor(name) for name in f.keys()}
         content = msgspec.json.decode(text, type=_Content)
-        lines = tuple(files.from_line(line) for line in content.lines)
     except OSError as error:
         why = error.strerror or first_line(error)
         raise CheckpointError(f"{str(path)!r}: cannot be read ({why})") from None
-    except (SafetensorError, msgspec.MsgspecError, RecordError, KeyError) as error:
+    except (SafetensorError, msgspec.MsgspecError, KeyError) as error:
         raise CheckpointError(
             f"{path}: not a checkpoint of d2lpar, or truncated "
             f"({first_line(error)[:100]}); use another one"
         ) from None
-    return Checkpoint(content.workload, tensors, content.facts, lines, Path(path))
+    return Checkpoint(
+        content.workload, tensors, content.facts, content.lines, Path(path)
+    )

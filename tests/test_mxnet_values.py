@@ -74,7 +74,6 @@ SAME = {
         IMAGES.reshape(1, 1, 2, 2, 2, 2).max((3, 5)),
     ),
     "adam_update": (lambda: after_adam(), [0.5 - 0.1 * 0.1 / (0.01**0.5 + 1e-8)]),
-    "reset_arrays": (lambda: emptied(mx.nd.ones(2)), [0, 0]),
 }
 
 
@@ -95,11 +94,6 @@ def after_adam():
         weight, mx.nd.ones(1), mean, var, lr=0.1, beta1=0.9, beta2=0.99, out=weight
     )
     return weight
-
-
-def emptied(array):
-    mx.nd.reset_arrays(array, num_arrays=1)
-    return array
 
 
 @pytest.mark.parametrize("name", SAME)

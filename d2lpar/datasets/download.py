@@ -17,8 +17,6 @@ from d2lpar.errors import DataError, SettingError
 
 log = logging.getLogger("d2lpar")
 
-CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
-
 
 @dataclass(frozen=True)
 class PublishedFiles:
@@ -81,8 +79,9 @@ class PublishedFiles:
         import pooch
 
         pooch.get_logger().setLevel(logging.ERROR)
+        to_connect, to_read = 5, 30  # seconds at most
         downloader = pooch.HTTPDownloader(
-            progressbar=sys.stderr.isatty(), timeout=CONNECT_AND_READ_TIMEOUT
+            progressbar=sys.stderr.isatty(), timeout=(to_connect, to_read)
         )
         cache, problems = pooch.os_cache("d2lpar") / self.name, []
         digest = self.registry[file]

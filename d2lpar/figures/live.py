@@ -39,14 +39,13 @@ class Curves:
     def close(self):
         """Show the curves under the newest words; without curves the words alone."""
         self.shown_at = time.monotonic()
-        if not self.curves:
-            self.output.update({"text/plain": self.words}, raw=True)
-            return
-        axes = Figure(figsize=(6.2, 3.1), layout="tight").subplots()
-        axes.set(title=self.words, xlabel="epoch or iteration")
-        for k, (label, points) in enumerate(self.curves.items()):
-            axes.plot(*zip(*points), **page.look(k, label=label))
+        content = {"text/plain": self.words}
+        if self.curves:
+            axes = Figure(figsize=(6.2, 3.1), layout="tight").subplots()
+            axes.set(title=self.words, xlabel="epoch or iteration")
+            for k, (label, points) in enumerate(self.curves.items()):
+                axes.plot(*zip(*points), **page.look(k, label=label))
             axes.legend()
-        axes.figure.savefig(png := io.BytesIO(), format="png", dpi=90)
-        content = {"text/plain": self.words, "image/png": png.getvalue()}
+            axes.figure.savefig(png := io.BytesIO(), format="png", dpi=90)
+            content["image/png"] = png.getvalue()
         self.output.update(content, raw=True)

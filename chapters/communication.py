@@ -8,13 +8,14 @@
 #
 # ![Five collectives, before and after](../docs/drawings/collectives.svg)
 #
-# PyTorch's DistributedDataParallel (DDP) does all three. It collects gradients in
-# *buckets* of **25 MB** and starts a sum as soon as a bucket is complete [1].
+# PyTorch's DistributedDataParallel (DDP) collects gradients in *buckets* of **25 MB**
+# and starts a sum as soon as a bucket is complete [1].
 #
 # Run this chapter as a notebook, or as `python chapters/communication.py`.
 
 # %%
 import json
+import math
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from textwrap import fill
 import numpy
 
 from d2lpar import allreduce, autograd, chapter, devices, gluon, init_lenet, mx, np, npx
+from d2lpar.lenet import concise
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -43,21 +45,6 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 
 
 # %%
-def lenet(**how):
-    net = gluon.nn.HybridSequential()
-    net.add(
-        gluon.nn.Conv2D(20, kernel_size=3, activation="relu"),
-        gluon.nn.AvgPool2D(pool_size=2, strides=2),
-        gluon.nn.Conv2D(50, kernel_size=5, activation="relu"),
-        gluon.nn.AvgPool2D(pool_size=2, strides=2),
-        gluon.nn.Dense(128, activation="relu"),
-        gluon.nn.Dense(10),
-    )
-    net.initialize(ctx=two)
-    net.hybridize(**how)
-    return net
-
-
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
 X = gluon.utils.split_and_load(np.random.uniform(size=(128, 1, 28, 28)), two)
 y = gluon.utils.split_and_load(np.arange(128) % 10, two)
@@ -72,29 +59,27 @@ def step(net, trainer):
 
 
 chapter.predict("early sums in groups of 15", None)  # write your number for None
-forms = {"groups of 15": lenet(backward_bulk_size=15)}
-forms["one by one"] = lenet(backward_bulk_size=1)
+forms = {"groups of 15": 15, "one by one": 1}
 begins, path = {}, tempfile.NamedTemporaryFile(suffix=".json")
 mx.profiler.set_config(profile_all=True, filename=path.name)
-for form, net in forms.items():
-    how = {"kvstore": "local", "update_on_kvstore": False}
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, **how)
+for form, size in forms.items():
+    net, trainer, _ = concise.build(init_lenet(), two, lr=0.01)  # as in Chapter 4
+    net.hybridize(backward_bulk_size=size)
     step(net, trainer)  # a warm-up
     mx.profiler.set_state("run")
     begins[form] = 1e6 * time.time()
     step(net, trainer)
     mx.profiler.set_state("stop")
 mx.profiler.dump()
-events = json.load(open(path.name))["traceEvents"]
+events = [e for e in json.load(open(path.name))["traceEvents"] if e["ph"] in "BE"]
 early = {}
-for form, begin in begins.items():
-    later = [e for e in events if e["ph"] in "BE" and begin < e["ts"] < begin + 1e6]
-    later = [e for e in later if form == "one by one" or e["ts"] < begins["one by one"]]
-    backward = [e["ts"] for e in later if e["name"].startswith(("_backward", "Imper"))]
-    sums = [e["ts"] for e in later if e["name"] == "KVStoreReduce" and e["ph"] == "B"]
-    early[form] = sum(ts < max(backward) for ts in sums)
+for (form, begin), end in zip(begins.items(), [*begins.values(), math.inf][1:]):
+    ts = [(e["ts"], e["name"], e["ph"]) for e in events if begin < e["ts"] < end]
+    backward = [t for t, name, _ in ts if name.startswith(("_backward", "Imper"))]
+    sums = sorted(t for t, name, ph in ts if (name, ph) == ("KVStoreReduce", "B"))
+    early[form] = sum(t < max(backward) for t in sums)
     print(f"{form}: {early[form]} of {len(sums)} sums begin early, at")
-    print("   ", *(f"{(ts - min(backward)) / 1e3:.0f}" for ts in sorted(sums)), end=" ")
+    print("   ", *(f"{(t - min(backward)) / 1e3:.0f}" for t in sums), end=" ")
     print(f"of {(max(backward) - min(backward)) / 1e3:.0f} ms")
 chapter.answer("early sums in groups of 15", early["groups of 15"])
 
@@ -209,10 +194,11 @@ for size in (1_000, 100_000, 5_000_000):
     print(fill(said, 88, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# With two devices the theory promises the ring no gain, only more turns. A ring pays
-# with many devices whose links work at the same time. A *tree*, which sums in pairs,
-# needs about `2 log2 N` turns and suits small arrays. NCCL chooses between such forms
-# by the size of the array.
+# A ring of two sends the same bytes in more turns, so we expect it to lose with small
+# arrays and to draw level with large ones. It pays with many devices whose links work
+# at the same time (Chapter 8 draws it with its milliseconds). A *tree*, which sums in
+# pairs, needs about `2 log2 N` turns and suits small arrays. NCCL chooses between such
+# forms by the size of the array.
 #
 # ## Fewer bits
 #

@@ -9,7 +9,7 @@
 #
 # A published set of lecture notes [1] doubles 50,000,000 numbers on a processor and on
 # a T4 GPU. It prints 33.6 ms for the processor and **0.90 ms** for the GPU. We will see
-# why the second number cannot be right, and what is missing in both.
+# why the second number cannot be right, and which part of the work it leaves out.
 #
 # Run this chapter as a notebook, or as `python chapters/devices.py`.
 
@@ -27,10 +27,9 @@ from d2lpar.records.kinds import TimingRecord
 print(as_text())
 
 # %% [markdown]
-# The cell prints a summary of the processor and of every GPU. The *compute capability*
-# of a GPU is the generation of its instructions. A GPU has its own memory, to which
-# data must be copied first. The *link* connects it to the host and to other GPUs. In
-# data-parallel training the gradients cross a link in every step.
+# The cell prints a summary of the processor and of every GPU. A GPU has its own memory,
+# to which data must be copied first. A *link* connects it to the host and to other
+# GPUs. In data-parallel training the gradients cross a link in every step.
 #
 # ## A queue of work
 #
@@ -153,14 +152,13 @@ axes.margins(x=0.2)
 chapter.show(figure, "a-trip")
 
 # %% [markdown]
-# A CPU context runs on the same processor as NumPy, so we expect no saving from it. On
-# a GPU the operation itself is much shorter, but the two copies remain.
+# A CPU context runs on the same processor as NumPy, so we expect no saving from it.
 #
 # ## A bound
 #
-# The published 0.90 ms can be checked with arithmetic. A T4 reads and writes its memory
-# at 320 GB/s [2]. Each number has 4 bytes, is read once, and is written once. No
-# correct time is below `bytes / bandwidth`, unless the numbers are in a cache.
+# The published time can be checked with arithmetic. A T4 reads and writes its memory at
+# 320 GB/s [2]. Each number has 4 bytes, is read once, and is written once. No correct
+# time is below `bytes / bandwidth`, unless the numbers are in a cache.
 #
 # *Predict before you run*: how many milliseconds does a T4 need at least to double
 # 50,000,000 numbers? Replace `None` by your number.
@@ -170,8 +168,8 @@ chapter.predict("ms that a T4 needs at least", None)
 chapter.answer("ms that a T4 needs at least", 1e3 * 2 * 4 * 50e6 / 320e9)
 
 # %% [markdown]
-# The published time is shorter than this bound. Its clock stopped before the GPU had
-# finished, and both copies are missing.
+# Each number moves 8 bytes: `8 * 50e6 / 320e9` seconds. The published time is shorter,
+# so its clock stopped before the GPU had finished. It also leaves out both copies.
 #
 # ## Is it worth the trip?
 #
@@ -182,8 +180,8 @@ chapter.answer("ms that a T4 needs at least", 1e3 * 2 * 4 * 50e6 / 320e9)
 # The next cell reads our record of an H200 and its host. We compare the device with the
 # *fastest* library on the host, because a slow one would make any device look good.
 #
-# *Predict before you run*: from how many doublings in a row on does the trip to this
-# H200 pay?
+# *Predict before you run*: how many doublings in a row are the fewest for which the
+# trip to this H200 pays?
 
 # %%
 chapter.predict("operations for an H200", None)
@@ -203,7 +201,8 @@ chapter.answer("operations for an H200", int(copies // saved) + 1)
 chapter.score()
 
 # %% [markdown]
-# Therefore bring data to a device once, and leave it there. In training the parameters
+# The trip costs as much as several operations save. Therefore bring data to a device
+# once, and leave it there. In training the parameters
 # stay on the device, and each batch stays there through all layers. While the GPU
 # computes, the next batch can be copied from *pinned* memory, which the operating
 # system does not move. (In PyTorch: `DataLoader(..., pin_memory=True)` and

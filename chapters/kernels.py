@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Extra: custom kernels
 #
-# On a GPU the arithmetic of all chapters runs as *kernels*, functions that each of its
-# threads runs on its own element. Here we write our own in CUDA C, and use one as the
-# update of a training.
+# In the lessons MXNet's operators did the arithmetic. On a GPU they run as *kernels*,
+# functions that each of its threads runs on its own element. Here we write our own in
+# CUDA C, and use one as the update of a training.
 #
 # ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
 #
@@ -49,7 +49,7 @@ assert (y.asnumpy() == numpy.arange(10) + 1).all()
 
 # %% [markdown]
 # With the arguments swapped, the kernel treats y as its input and x as its output. So y
-# stays zero, and x is overwritten with 0 + 1. A kernel receives addresses by position,
+# stays zero, and x is overwritten with ones. A kernel receives addresses by position,
 # and no names. With `"const int *x, int *y"` a reader sees which array is only read,
 # and the compiler refuses a kernel that writes to it. The swapped call would still run.
 #
@@ -93,9 +93,8 @@ signature = "int nx, int ny, float *res, float *arr1, float *arr2"
 add_two_array = module.get_kernel("add_two_array_2d", signature)
 
 # %% [markdown]
-# The post's arrays are the numbers 0 to 9, and ten times the numbers that NumPy draws
-# from the random seed 123. We can therefore compare our result with the printed one,
-# digit for digit.
+# The post draws its second array from a fixed random seed. We can therefore compare our
+# result with the printed one, digit for digit.
 
 # %%
 num_x, num_y = 5, 2
@@ -160,7 +159,7 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
 # MXNet's `p -= lr / n * grad` consists of two operations. The first reads the gradient
 # and writes the product to memory. The second reads the product and p, and writes p.
 # Together they move five arrays. If we join both operations in one kernel, which is
-# called *fusing* them, the product never reaches memory, and only three arrays move. We
+# called *fusing* them, the product never reaches memory, and three arrays move. We
 # write this kernel and use it instead of `sgd` in the training of Chapter 1:
 
 # %%

@@ -9,7 +9,7 @@
 # ![Rows of A over devices](../docs/drawings/rows-over-devices.svg)
 #
 # A set of lecture notes [1] solves the problem on two simulated GPUs with an error of
-# **28.81**, where the best possible error was 27.35.
+# **28.81**. The best possible error was 27.35.
 #
 # Run this chapter as a notebook, or as `python chapters/least_squares.py --num-devices
 # 1,2`.
@@ -118,9 +118,9 @@ chapter.answer("steps of gradient descent", steps)
 #
 # ## Conjugate gradients
 #
-# CGLS, the method of conjugate gradients [2], costs the same per step, and sends n + 1
-# numbers. It needs a number of steps that is proportional to the condition, whereas
-# gradient descent needs its square.
+# CGLS, the method of conjugate gradients [2], costs about the same per step. It needs a
+# number of steps that is proportional to the condition, whereas gradient descent needs
+# its square.
 
 
 # %%
@@ -228,8 +228,8 @@ assert numpy.allclose(x, best, rtol=1e-9) and abs(residual - optimum) < 1e-9
 # TSQR loses about `log10(condition)`. CGLS never forms A^T A, but its stopping rule
 # looks at the gradient, in which an error along the smallest singular value counts with
 # the square of this value. We make two columns of A almost equal, set b to A times a
-# known x, and print by how much each method misses x. Above a condition of 100 the
-# package's `normal` corrects x once by its residual.
+# known x, and print by how much each method misses x. The package's `normal` corrects x
+# once by its residual.
 #
 # *Predict before you run*: how many digits of x does the package's `normal` find at a
 # condition of 2e6?
@@ -258,8 +258,9 @@ chapter.answer("digits by normal at 2e6", digits)
 assert off["d2lpar normal"][2] < 1e-3 * off["normal equations"][2]
 
 # %% [markdown]
-# At 2e7 some digits stay lost, and the package warns. From about 3e7 on `normal`
-# refuses, and names `tsqr`.
+# One correction gives back the digits that squaring cost, up to a condition of about
+# 1e6. Beyond this the package warns, and from 3e7 on it refuses, and
+# names `tsqr`.
 #
 # ## Which one?
 #
@@ -274,9 +275,9 @@ assert off["d2lpar normal"][2] < 1e-3 * off["normal equations"][2]
 # | `normal`, refined | the same + 4 m n / N | n^2 + 2 n | k, up to k = 6 |
 # | TSQR | 2 m n^2 / N, then at most 2 N n^3 | n^2 / 2 per device, once | k |
 #
-# (T steps; c grows with the accuracy that we ask for.) The package uses `normal` by
-# default: most of its operations are one matrix product. Use CGLS where n^2 numbers are
-# too many to send, and TSQR where the condition may exceed 1e6. Our
+# (c grows with the accuracy that we ask for.) The package uses `normal` by default:
+# most of its operations are one matrix product. Use CGLS where n^2 numbers are too many
+# to send, and TSQR where the condition may exceed 1e6. Our
 # [records](../figures/least_squares.md) have the times of these methods on cores and on
 # H200s.
 #
@@ -325,10 +326,13 @@ together, in_turn = after["independent"], after["one by one"]
 assert together[0] > in_turn[0] and optimum < together[1] < in_turn[1]
 
 # %% [markdown]
-# Neither variant reaches LAPACK's residual, and more epochs hardly help. A device
-# approaches the solution of the rows that it has *drawn*, and the average of two
+# Both variants stop above LAPACK's residual, and more epochs change this little. A
+# device approaches the solution of the rows that it has *drawn*, and the average of two
 # solutions is not the solution of all rows. Averaging after every step *is* summing the
 # gradients. Averaging rarely is local SGD, an extra of this course.
+#
+# After one epoch the published variant is nearer, because its second device continues
+# the steps of the first. Later the mended one is nearer.
 #
 # ## Five faults of the notes' code
 #
@@ -353,22 +357,17 @@ print("x_hat after x -= 1:", x_hat)
 #    therefore begins where the first one ended.
 # 2. Both halves draw row numbers below the length of the *first* half, so an odd last
 #    row is never used.
-# 3. A "GPU" is one turn of a NumPy loop: the printed 20.45 s [1] are the time of a CPU.
+# 3. A "GPU" is one turn of a NumPy loop, so the printed seconds are those of a CPU.
 # 4. The script calls `check`, which appends the error of the average, *before* it
-#    prints the last two entries as the errors of both GPUs. The second printed error,
-#    28.81, is therefore the error of the average, and the 28.75 of "GPU 1" (122.82 in a
-#    second run) belongs to the second "GPU".
-# 5. The "rms between x and theta", 0.387 (0.954), is a norm, which is not divided by
-#    the number of elements.
+#    prints the last two entries as the errors of both GPUs. Therefore the second
+#    printed error is that of the average, and the error of "GPU 1" belongs to the
+#    second "GPU".
+# 5. The "rms between x and theta" is a norm, which is not divided by the number of
+#    elements.
 #
-# In our records of the notes' size the mended method ends farther from the optimum. The
-# published program takes its steps one after the other: the average of 500 and 1,000
-# steps, 1.5 times as many, but without parallelism.
-#
-# Was the larger problem "100 times larger, (100,000, 10,000)", as the notes say [1]?
-#
-# b is uniform in [0, 1), with a variance of 1/12, and each of the n columns explains
-# one of the m dimensions of b. So we can compute the least ||A x - b|| to expect.
+# Was the second problem "100 times larger", as the notes say [1]? b is uniform in [0,
+# 1), with a variance of 1/12, and each of the n columns explains one of the m
+# dimensions of b. So we can compute the least ||A x - b|| to expect.
 
 
 # %%
@@ -391,8 +390,8 @@ for m, n, published in (
 chapter.score()
 
 # %% [markdown]
-# The printed 90.83 belongs to 1,000 columns. So the second problem had ten times as
-# many numbers as the first, not a hundred times.
+# The printed error belongs to 1,000 columns. So the second problem was ten times as
+# large as the first.
 #
 # ## Measured
 #

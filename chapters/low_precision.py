@@ -1,16 +1,17 @@
 # %% [markdown]
 # # Extra: inference in low precision
 #
-# After training, a network can compute with fewer bits. What does it lose? We round
-# LeNet to 8 bits by hand, give it an outlier, and remove the outlier again.
+# In the lessons LeNet computed in float32. After training it can compute with fewer
+# bits. What does it lose? We round LeNet to 8 bits by hand, give it an outlier, and
+# remove the outlier again.
 #
 # ![Above, eight numbers between 0 and 1 on a line with eight codes, one number at each
 # code. Below, one number is 8, and the others share the codes 0 and
 # 1](../docs/drawings/outlier-steps.svg)
 #
-# According to a published wiki page on GPUs [1], a T4 computes 8.1 TFLOPS in float32
-# and **130 TOPS** in INT8. BERT loses 6.43 % of its score in INT8, and at most 0.67 %
-# if its activations are *clipped* at 10, so that larger ones become 10.
+# According to a published wiki page on GPUs [1], BERT loses **6.43 %** of its score in
+# INT8, and at most 0.67 % if its activations are *clipped*: larger ones are replaced by
+# a limit.
 #
 # Run this extra as a notebook, or as `python chapters/low_precision.py --num-devices
 # 1`.
@@ -53,7 +54,7 @@ for number in (numpy.pi, 1 / 3, 257.0, 1e38):
 chapter.answer("257 in bfloat16", to_bfloat16([257.0])[0])
 
 # %% [markdown]
-# With the leading 1, which is not stored, there are 8 significant bits. From 256 to 512
+# With the leading bit, which is not stored, there are 8 significant bits. Above 256
 # neighbouring numbers therefore differ by 2. The range is that of float32.
 #
 # ## INT8: integers with one scale
@@ -116,8 +117,8 @@ print("the largest input of each layer:", numpy.round(limits, 2))
 judged("INT8, calibrated", state.params, limits)
 
 # %% [markdown]
-# Rounding changes a score by a small amount, so only images near a boundary between two
-# classes change their class.
+# Rounding changes a score by a small amount, so the class changes for images near a
+# boundary between two classes.
 #
 # ## What an outlier costs
 #
@@ -156,8 +157,9 @@ chapter.answer("limit that agrees least", min(agreements, key=agreements.get))
 chapter.score()
 
 # %% [markdown]
-# A cut trades the error of one channel for the resolution of the nineteen others.
-# Equalising removes the outlier at no cost when the network runs.
+# A cut trades the error of one channel for the resolution of the other channels. Cut to
+# a tenth, the stretched channel loses more than the others gain. Equalising removes the
+# outlier, and the network runs as before.
 #
 # ## MXNet's own quantization
 #
@@ -178,8 +180,7 @@ for row in record.lines_of(PrecisionRecord):
 
 # %% [markdown]
 # If d images change their class by chance, the number of right images changes by about
-# `sqrt(d)`. Read a loss only above twice this number. On GPUs MXNet's INT8 does not run
-# LeNet, whose images have one channel. The wiki's factor of 16 remains untested here.
+# `sqrt(d)`. Read a loss only above twice this number.
 #
 # Finally, we measure all precisions on this machine, each in its own process.
 

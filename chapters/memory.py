@@ -19,6 +19,7 @@
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 
 import numpy
 
@@ -34,8 +35,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # Backpropagation uses the results of the forward pass. The gradient of a convolution's
 # weights depends on the input of the convolution, and the gradient of a ReLU on where
 # its output is positive. As a simple rule we therefore count the output of each layer,
-# for every image of the batch. Let us pass one image through LeNet. We write it as four
-# layers, each a function of its input and of *one* flat array with weight and bias.
+# for every image of the batch. Let us pass one image through LeNet, written as four
+# layers. Each is a function of its input and of *one* flat array with weight and bias.
 #
 # *Predict before you run*: LeNet has 129,068 parameters. For a batch of 256 images, how
 # many times the memory of the parameters do the outputs of all layers need?
@@ -65,14 +66,12 @@ def layer(i, h, flat):
 
 
 start = init_lenet(0.1)
-pairs = zip(start[::2], start[1::2])
-flats = [numpy.append(weight, bias) for weight, bias in pairs]  # of each layer
+flats = [numpy.append(*pair) for pair in zip(start[::2], start[1::2])]  # by layer
 h = keep(np.zeros((1, 1, 28, 28)))
 for i, flat in enumerate(flats):
     h = layer(i, h, np.array(flat))
 per_image, parameters = sum(kept), sum(flat.size for flat in flats)
 print(f"{per_image:,} numbers per image: {kept}")
-print(f"{parameters:,} parameters")
 chapter.answer("times as much for the outputs", 256 * per_image / parameters)
 
 # %% [markdown]
@@ -113,38 +112,38 @@ print(estimate.lenet_need(global_batch_size=256, num_devices=2))
 # | 2 | all | part | part | P + 3 P / N | 2 P |
 # | 3, *fully sharded* | part | part | part | 4 P / N | 3 P |
 #
-# (The numbers sent are times `(N - 1) / N`.) An all-reduce is a *reduce-scatter*, after
-# which each device has its part of the sums, and an *all-gather* of the parts. Stage 1
-# updates in between: each device updates its part, and the all-gather sends parameters
-# instead of sums. This is why it sends no more. In stage 3 a device gathers the
-# parameters of a layer just before it needs them, and forgets them afterwards. It needs
-# them twice, in the forward and in the backward pass. PyTorch calls this
-# `FullyShardedDataParallel` (FSDP).
+# (The numbers sent are times `(N - 1) / N`.) Recall that an all-reduce is a
+# reduce-scatter and an all-gather (Chapter 6). Stage 1 updates in between: each device
+# updates its part, and the all-gather sends parameters instead of sums. Therefore it
+# sends no more. In stage 3 a device gathers the parameters of a layer just before it
+# needs them, and forgets them afterwards. It needs them twice, in the forward and in
+# the backward pass. PyTorch calls this `FullyShardedDataParallel` (FSDP).
 #
 # The next cell makes such a step, with checkpoints between the layers. `parts[k][i]` is
-# device k's part of layer i.
+# device k's part of layer i, and `send` counts the bytes.
 
 # %%
 sent = Counter()  # bytes, by device
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
+def send(array, device):
+    sent[array.ctx] += 4 * array.size * (array.ctx != device)
+    return array.as_in_ctx(device)
+
+
 def gather(parts, i, device):
-    """All parameters of layer i, on a device that keeps one part of them."""
-    pieces = []
-    for of_one in parts:
-        sent[device] += 4 * of_one[i].size * (of_one[i].ctx != device)
-        pieces.append(of_one[i].as_in_ctx(device))
-    return np.concatenate(pieces)
+    """All parameters of layer i, on one device."""
+    return np.concatenate([send(of_one[i], device) for of_one in parts])
 
 
-def backward(function, h, gradient=None, flat=None):
-    """Record one layer again; return the gradients of its input and parameters."""
+def backward(function, h, gradient=None):
+    """Record one layer again; return the gradient of its input."""
     h.attach_grad()
     with autograd.record():
         out = function(h)
     out.backward(gradient)
-    return h.grad, None if flat is None else flat.grad
+    return h.grad
 
 
 def fully_sharded_step(X_shards, y_shards, parts, lr):
@@ -152,24 +151,19 @@ def fully_sharded_step(X_shards, y_shards, parts, lr):
     for i in range(4):
         for hs in inputs:
             hs.append(layer(i, hs[-1], gather(parts, i, hs[-1].ctx)))
-    gradients = [
-        backward(lambda h, y=y: loss(h, y), hs.pop())[0]
-        for hs, y in zip(inputs, y_shards)
-    ]
+    pairs = zip(inputs, y_shards)
+    gradients = [backward(lambda h, y=y: loss(h, y), hs.pop()) for hs, y in pairs]
     for i in reversed(range(4)):
         of_layer = []
         for k, hs in enumerate(inputs):
             flat = gather(parts, i, hs[-1].ctx)
             flat.attach_grad()
-            again = lambda h, i=i, flat=flat: layer(i, h, flat)  # noqa: E731
-            gradients[k], own = backward(again, hs.pop(), gradients[k], flat)
-            of_layer.append(np.split(own, len(parts)))
+            again = partial(layer, i, flat=flat)
+            gradients[k] = backward(again, hs.pop(), gradients[k])
+            of_layer.append(np.split(flat.grad, len(parts)))
         for k, part in enumerate(parts):  # reduce-scatter, and the update of a part
             for pieces in of_layer:
-                sent[pieces[k].ctx] += (
-                    4 * pieces[k].size * (pieces[k].ctx != part[i].ctx)
-                )
-                part[i] -= lr / n * pieces[k].as_in_ctx(part[i].ctx)
+                part[i] -= lr / n * send(pieces[k], part[i].ctx)
 
 
 X = np.random.uniform(size=(64, 1, 28, 28))
@@ -190,7 +184,7 @@ print(f"data parallelism differs by {abs(ours - expected).max():.1e} after 3 ste
 print(f"a device keeps {sum(p.size for p in parts[0]):,} of {parameters:,} parameters")
 
 # %% [markdown]
-# The step is data parallelism's, up to rounding.
+# Up to rounding, this is the step of data parallelism.
 #
 # *Predict before you run*: how many times the bytes of an all-reduce of all gradients
 # did this step send?
@@ -208,8 +202,8 @@ chapter.score()
 # ## Out of memory
 #
 # What remains after a failure? The next cell starts a process that may use 2 GiB, and
-# fills it with arrays. It prints how much memory it holds before, when it fails, and
-# after it has dropped the arrays. Then it ends.
+# fills it with arrays. It prints how much memory it holds when it fails, and after it
+# has dropped the arrays. Then it ends.
 
 # %%
 FILL = """
@@ -217,7 +211,6 @@ import resource, psutil
 from d2lpar import np, npx
 
 held = lambda: f"{psutil.Process().memory_info().rss / 2**20:.0f} MiB"
-print("before:", held())
 limit, arrays = psutil.Process().memory_info().vms + 2**31, []
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
@@ -233,10 +226,9 @@ done = subprocess.run([sys.executable, "-c", FILL], capture_output=True, text=Tr
 print(done.stdout, "exit status", done.returncode)
 
 # %% [markdown]
-# An error's traceback, pending work and pools of freed memory can all hold arrays after
-# a failure, and MXNet may go on with an address that it has freed. Ending the process
-# always works, because the operating system reclaims all of its memory. This is one
-# reason why `d2lpar run` measures in processes of their own.
+# On a CPU it is enough to drop the arrays, if the program still knows all of them. The
+# wiki's author had to leave Python. This always works, because the operating system
+# reclaims all memory of a process. `d2lpar run` measures in processes of their own.
 #
 # ## Summary
 #

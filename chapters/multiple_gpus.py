@@ -78,14 +78,13 @@ def lenet(X, params):
 loss = gluon.loss.SoftmaxCrossEntropyLoss()  # one value per image
 
 # %% [markdown]
-# d2l starts from smaller weights, with which the first epochs only guess. With 0.1 the
-# network learns from the first epoch on.
+# d2l starts from smaller weights, and its first epochs only guess. With a standard
+# deviation of 0.1 the network learns from the first epoch on.
 #
 # ## A replica per device
 #
 # Each device needs a copy of all parameters, a *replica*. `get_params` copies them to a
-# device and allocates memory for their gradients. `copyto` always creates a new array,
-# even on the same device. Otherwise an update of one replica could change another one.
+# device and allocates memory for their gradients.
 
 
 # %%
@@ -97,7 +96,7 @@ def get_params(params, device):
 
 
 device_params = [get_params(params, device) for device in all_devices]
-print("b4 on the last device:", device_params[-1][-1], device_params[-1][-1].grad)
+print("b4, and its gradient:", device_params[-1][-1], device_params[-1][-1].grad)
 
 # %% [markdown]
 # ## All-reduce
@@ -127,8 +126,8 @@ chapter.answer("first number after two all-reduces", data[-1][0, 0].item())
 
 # %% [markdown]
 # The first all-reduce leaves (3, 3) on both devices. The second one adds these equal
-# arrays. In PyTorch each device usually belongs to its own process, and a communication
-# library, such as NCCL, computes the sum:
+# arrays. In PyTorch each device belongs to its own process, and a communication library
+# computes the sum:
 #
 # <!-- fold: teaching/frameworks/pytorch_step.py allreduce -->
 #
@@ -152,8 +151,8 @@ X_shards, y_shards = split_batch(X, y, all_devices)
 print("labels", *y_shards, "and rows", *X_shards, sep="\n")
 
 # %% [markdown]
-# A batch of five cannot be split evenly between two devices, so `split_and_load` raises
-# an error. The package's `split_batch` assigns one more row to the first devices.
+# For a batch of five `split_and_load` raises an error. The package's `split_batch`
+# assigns one more row to the first device.
 #
 # ## One step on k devices
 #
@@ -218,15 +217,15 @@ print(f"one device to {k}: {difference:.1e}, ours to the package's: {to_package:
 chapter.answer("one device and k agree to the bit", "yes" if difference == 0 else "no")
 
 # %% [markdown]
-# Two devices add two sums of 32 gradients, whereas one device adds 64 gradients in a
-# row. Therefore they round at other places. A float32 number near 0.1 has neighbours at
-# a distance of about 1e-8, so a difference of this size is rounding. Chapter 6 fixes
+# Two devices add two sums of 32 gradients, and one device adds 64 gradients in a row.
+# They round at other places. A float32 number near 0.1 has neighbours at a distance of
+# about 1e-8, so a difference of this size is rounding. An exercise of Chapter 6 fixes
 # the order of the additions.
 #
 # ## The training loop
 #
-# We train on the 5,000 images of Fashion-MNIST that the package contains. The curves
-# show the accuracy on the test images.
+# We train on images of Fashion-MNIST that the package contains. The curves show the
+# accuracy on the test images.
 
 # %%
 X_train, y_train, X_test, y_test = d2lpar.datasets.fashion_sample()
@@ -256,17 +255,17 @@ axes.set(xlabel="epoch", ylabel="accuracy: o 1 device, x all", xticks=range(4))
 chapter.show(figure, "accuracy-by-epoch")
 
 # %% [markdown]
-# The two trainings differ in rounding only, so their curves lie close together.
+# The curves lie close together, because the two trainings differ by rounding only.
 #
 # ## Is it faster?
 #
-# Each of k devices processes 1/k of the images. However, one Python thread issues the
+# Each of k devices processes fewer images. However, one Python thread issues the
 # operators of all devices, and gradients are summed in every step. The package's
 # training shuffles the images, sums all gradients as one array, and measures epochs on
-# 1 and k devices in turn. By default both use the same cores: one context with all
-# threads, or k contexts that share them. To add a core with each context, set
-# `threads=1`. Chapter 3 explains the rule behind its last line, and Chapter 5 asks from
-# which batch on a second device pays.
+# one device and on k. Both rows use the same cores: one context with all threads, or k
+# contexts that share them. To add a core with each context, set `threads=1`. Chapter 3
+# explains the rule behind the mark `?`, and Chapter 5 asks from which batch on a second
+# device pays.
 
 # %%
 if __name__ == "__main__":
@@ -283,17 +282,15 @@ chapter.score()
 # > shards. It is the step of one device, up to rounding, if the network processes each
 # > image by itself.
 #
-# The replicas stay equal, because they start equal and receive the same sum. With k
-# times as many devices we often use a k times as large batch. This is a different
-# training, with 1/k of the updates. [`d2lpar verify`](../docs/verify.md) checks a step
-# of your own, in any framework.
+# The replicas stay equal, because they start equal and receive the same sum.
+# [`d2lpar verify`](../docs/verify.md) checks a step of your own, in any framework.
 #
 # ## Exercises
 #
 # 1. Leave out the `allreduce` in `train_batch`. Do the replicas agree after
 #    `one_step`? Does the network still learn? *(They differ. Each replica learns from
-#    its own shards only, and its steps are about half as large, because its sum is
-#    divided by the size of the batch.)*
+#    its own shards only. Its steps are about half as large, because its sum is divided
+#    by the size of the batch.)*
 # 2. Divide by `X_shards[0].shape[0]`, the size of a shard, and compare `one_step` on k
 #    devices with `one_step` on one. *(On two devices the step is twice as large: it is
 #    the step of one device with twice the learning rate.)*
@@ -308,4 +305,5 @@ chapter.score()
 #
 # - [1] Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
 #   <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>; the times are
-#   those of its MXNet notebook of July 2019, <https://github.com/mli/d2l-1day-notebooks>
+#   those of its MXNet notebook of July 2019,
+#   <https://github.com/mli/d2l-1day-notebooks>

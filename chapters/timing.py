@@ -2,8 +2,8 @@
 # # Timing, and one rule
 #
 # In Chapter 2 we waited for the devices before we read the clock. Here we look at what
-# a clock shows that does not wait, and at what else a time needs before we can trust
-# it. Then we can say when a program is *faster*, and when two programs are the same.
+# a clock shows that does not wait. Then we agree on one rule for when a program is
+# *faster*, and when two programs are equally fast.
 #
 # ![Time until calls have returned, a tick, and until their work has finished, a dot: on
 # cores and on an H200](../figures/timing/clocks.png)
@@ -53,15 +53,15 @@ for _ in range(3):
     print(f"tan of a million numbers: {returned:.3f} ms, then {finished:.3f} ms")
 
 # %% [markdown]
-# The clock of the example shows 50 ms instead of 2,000 ms, because it measures how long
-# Python needs to enqueue the operations.
+# The clock of the example measures how long Python needs to enqueue the operations. The
+# same difference stands between the two times of each printed line.
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
 # - **Warm up.** The first call may be slower, because threads are started and kernels
 #   are loaded or compiled. Leave it out.
-# - **Repeat.** Report the median, which is robust to outliers, with the range and the
-#   number n of repetitions.
+# - **Repeat.** Report the median, which ignores outliers, with the range and the number
+#   n of repetitions.
 # - **Check the result** of every repetition. Wrong results are often fast.
 #
 # In the cells below each timing function waits, and checks its result.
@@ -69,7 +69,7 @@ for _ in range(3):
 # ## Is it faster?
 #
 # Program B has a smaller median than program A. Is it faster, or was A disturbed? We
-# need a rule that rarely tells equal programs apart.
+# need a rule that rarely finds a difference between equal programs.
 #
 # **Take turns.** The speed of a machine drifts. We therefore time A, B, A, B, and so
 # on.
@@ -81,14 +81,14 @@ for _ in range(3):
 # - B is *faster* or *slower* if the 95 % *interval* of the mean log ratio excludes 1.
 #   It is Student's t interval [2], which contains the true ratio in 95 % of cases.
 # - Both are *the same within 15 %* if the 90 % interval lies between 1/1.15 and 1.15.
-# - Otherwise the times do not tell it, and more turns may.
+# - Otherwise we need more turns. A table marks this case with `?`.
 #
-# We take logarithms because a factor of 2 and a factor of 1/2 are equally far from 1.
-# The order alternates, A B and B A, so that the second place favours neither.
+# We take logarithms because "twice" and "half" are equally far from "equal". The order
+# alternates, A B and B A, so that the second place has no advantage.
 # [Simulations](../docs/usage.md#when-something-is-faster) say how often it errs.
 #
 # **Repeat the process.** Times of one process share, for example, its memory layout.
-# Therefore `d2lpar run --repeats 4` starts a process of each for every turn.
+# Therefore `d2lpar run --repeats 4` starts a new process of each for every turn.
 #
 # `chapter.verdict` follows this rule. Are two devices faster if each computes half of
 # the rows? Is NumPy faster?
@@ -128,14 +128,14 @@ for name, times in (("tan on two contexts", both), ("NumPy's tan", numpys)):
     print(fill(chapter.verdict(one[1:], times[1:], names, "ms"), 88))
 
 # %% [markdown]
-# If each context has a core to itself, two contexts should be about twice as fast. If
+# If each context has a core to itself, two contexts can be up to twice as fast. Where
 # the processor has wide vector registers, NumPy computes many tangents with one
 # instruction. Always compare several devices with the best program for one device.
 #
 # ## A program compared with itself
 #
-# How good is a rule? It should not tell a program apart from *itself*, and it should
-# tell it apart from a program with twice the work.
+# How good is the rule? It should find no difference between a program and *itself*, and
+# it should find one to a program with twice the work.
 
 
 # %%
@@ -153,9 +153,9 @@ for name, times in (("A again", a2), ("twice the work", double_work)):
     print(fill(chapter.verdict(a, times, ("A", name), "ms"), 88))
 
 # %% [markdown]
-# If we compare a program with itself, a difference that a rule finds is a *false
-# alarm*. Our rule raises one in 5 % of cases. "Not told" does not mean "equal". If we
-# claim that something costs nothing, we need the second answer, the same within 15 %.
+# A difference between a program and itself is a *false alarm*. By its definition our
+# rule raises one in 20 such comparisons, so the first line may show one. To claim that
+# something costs nothing, we need the answer "the same within 15 %".
 #
 # ## Four published times
 #
@@ -178,9 +178,10 @@ operations = 2 * 15_360**3  # 15,360 multiplications and additions per number
 chapter.answer("TFLOP/s of the product", operations / 0.457 / 1e12)
 
 # %% [markdown]
-# The next cell times these four operations on your machine, each in several *forms*,
-# for example as one compiled kernel, and draws what the processor allows. Compare a
-# device with the fastest row of its host.
+# The numbers of operations and seconds alone give this rate. It is possible if the
+# GPU's peak is higher. The next cell times the four operations on your machine, each in
+# several *forms*, for example as one compiled kernel, and draws what the processor
+# allows. Compare a device with the fastest row of its host.
 
 # %%
 if __name__ == "__main__":
@@ -223,5 +224,3 @@ chapter.score()
 # - [4] GPUSOROBAN, a blog (in Japanese), <https://soroban.highreso.jp/blog/blog-2326/>
 # - [5] *Data Science for Biostatisticians*,
 #   <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
-# - [6] NVIDIA, "T4 Tensor Core GPU",
-#   <https://www.nvidia.com/en-us/data-center/tesla-t4/>

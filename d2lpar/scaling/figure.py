@@ -78,10 +78,10 @@ def speedup(
             color = page.COUNTS[(s + k) % len(page.COUNTS)]
             if library := LIBRARIES.get(study.name):
                 color = page.LIBRARIES[library]
-            look = {"marker": page.MARKERS[s + k - 1], "ls": page.LINES[s + k - 1]}
-            verdicts(axes, gains, color=color, **look)
+            marker, ls = page.MARKERS[s + k - 1], page.LINES[s + k - 1]
+            verdicts(axes, gains, color=color, marker=marker, ls=ls)
             name = names[s] if names else f"{name_of(study)}, {n} devices"
-            ends[f"{page.SIGNS[look['marker']]} {name}"] = gains[max(gains)].ratio
+            ends[f"{page.SIGNS[marker]} {name}"] = gains[max(gains)].ratio
             crossing = break_even({batch: c.ratio for batch, c in gains.items()})
             if crossing and crossing > min(gains):
                 place = {"textcoords": "offset points", "size": 9, "color": page.PALE}

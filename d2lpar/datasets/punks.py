@@ -113,18 +113,14 @@ def from_png(text: str, columns: int, rows: int) -> numpy.ndarray:
     return numpy.asarray(picture).reshape(rows * TILE, columns * TILE, 3)
 
 
-def nearest(
-    faces: numpy.ndarray, others: numpy.ndarray
-) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Return the nearest of `others` for each face, and its distance.
+def distances_to(faces: numpy.ndarray, others: numpy.ndarray) -> list[float]:
+    """Return each face's distance from the nearest of `others`, uint8 (n, 3, h, w).
 
-    Faces are uint8 (n, 3, h, w). Returns int64 (n,) and float64 (n,): the root mean
-    square of pixels' differences in [0, 1].
+    It is the root mean square of pixels' differences in [0, 1].
     """
-    numbers, distances = [], []
+    distances = []
     pool = others.reshape(len(others), -1)
     for face in faces.reshape(len(faces), -1):  # all pairs would take gigabytes
         squares = numpy.square(pool - face.astype(numpy.float32)).mean(axis=1)
-        numbers.append(int(squares.argmin()))
         distances.append(float(numpy.sqrt(squares.min())) / 255)
-    return numpy.array(numbers), numpy.array(distances)
+    return distances

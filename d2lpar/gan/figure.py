@@ -46,7 +46,7 @@ def pictures(
         title = f"Generated faces, {away} (median)"
         note = f"{note}; a copy of a face has distance 0"
         drawn["samples"] = picture = page.new(title, note, [last], (7.6, 7))
-        sheet = punks.from_png(end.samples, 5, -(-len(end.nearest) // 5))
+        sheet = punks.from_png(end.samples, 5, -(-len(end.distances) // 5))
         show(picture.axes[0], sheet, f"after {plural(end.epoch, 'epoch')}")
     return {**drawn, "film": animation(last), **trainings.seconds(runs, answers)}
 
@@ -93,8 +93,7 @@ def shown_of(run: Run) -> list[FrameRecord]:
         for step in STEPS
         if step < last.num_steps
     ]
-    shown = {frame.epoch: frame for frame in (*nearest, last)}
-    return [shown[epoch] for epoch in sorted(shown)]
+    return list({frame.epoch: frame for frame in (*nearest, last)}.values())
 
 
 def strip(axes: Axes, run: Run) -> None:

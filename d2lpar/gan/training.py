@@ -137,11 +137,10 @@ class FrameMaker:
             facts["references"] = {name: q._asdict() for name, q in known.items()}
         if with_samples:
             samples = drawn[:NUM_SAMPLES]
-            numbers, distances = punks.nearest(samples, self.data.X)
+            distances = punks.distances_to(samples, self.data.X)
             facts |= {
                 "samples": punks.to_png(punks.sheet(samples, columns=5)),
-                "nearest": numbers.tolist(),
-                "distances": distances.round(4).tolist(),
+                "distances": numpy.round(distances, 4).tolist(),
             }
         return FrameRecord(
             epoch=state.epoch,

@@ -144,8 +144,8 @@ class FrameRecord(Line, tag="frame", frozen=True):
 
     `fixed` are the faces of `num_fixed` noises that stay the same. `frechet` and
     `coverage` are a :class:`d2lpar.gan.measures.Quality`; epoch 0 has `references`,
-    those of known sets. The last frame has `samples`, the number of the `nearest` real
-    face to each, and its RMS distance in `distances`.
+    those of known sets. The last frame has `samples`, and in `distances` the RMS
+    distance of each from the nearest real face.
     """
 
     epoch: int
@@ -156,7 +156,6 @@ class FrameRecord(Line, tag="frame", frozen=True):
     coverage: float
     references: dict[str, dict[str, float]] = {}
     samples: str = ""
-    nearest: list[int] = []
     distances: list[float] = []
 
 

@@ -27,7 +27,7 @@ def fixed_faces(k):
 
 def some_frames(epochs, repeats=1):
     samples = punks.to_png(punks.sheet(DRAWN, 5))
-    last = {"samples": samples, "nearest": [*range(25)], "distances": DISTANCES}
+    last = {"samples": samples, "distances": DISTANCES}
     return [
         FrameRecord(
             epoch=epoch,

@@ -85,7 +85,7 @@ def test_resumed_it_ends_with_the_same_bits_and_the_same_record(training):
     assert resumed.state.facts() == whole.state.facts()
     expected = [without_times(line) for line in whole.yielded[1:]]
     frames_at_2 = [
-        {**e, "samples": "", "nearest": [], "distances": []}
+        {**e, "samples": "", "distances": []}
         if e.get("epoch") == 2 and "fixed" in e
         else e
         for e in map(without_times, resumed.yielded[1:])

@@ -136,10 +136,6 @@ def test_timed_batches_are_full(make):
 @pytest.mark.parametrize("n", (3, 8))
 @pytest.mark.parametrize("name", allreduce.VARIANTS)
 def test_every_variant_sums(name, n):
-    if name == "kvstore nccl":
-        with pytest.raises(mx.base.MXNetError, match="NCCL"):
-            allreduce.VARIANTS[name]()
-        return
     rng = numpy.random.default_rng(0)
     shapes = [(20, 3), (1,), (7,), (2, 2, 2)]  # some with fewer rows than devices
     host = [
@@ -179,9 +175,7 @@ def test_the_lines_of_a_study(implementation):
     reduces = [line for line in lines if isinstance(line, AllReduceRecord)]
     sizes = {(r.num_devices, r.num_arrays, r.num_bytes) for r in reduces}
     assert sizes == {(2, 1, 4096), (2, 1, 516_272), (2, 8, 516_272)}
-    for r in reduces:
-        is_nccl = r.variant == "kvstore nccl"
-        assert ("NCCL" in r.why_not, len(r.seconds)) == (is_nccl, 0 if is_nccl else 7)
+    assert all(len(r.seconds) == 7 for r in reduces)
     (own,) = (r for r in reduces if r.in_steps)
     assert own.num_bytes == 516_272
     expected = {"from scratch": ("book", 1), "concise": ("kvstore local", 8)}

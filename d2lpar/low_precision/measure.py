@@ -26,7 +26,6 @@ def measure(
     devices: str | Sequence[mx.Context] = "auto",
     seed: int = 0,
     data: datasets.ImageData | None = None,
-    params: Sequence[numpy.ndarray] | None = None,
     precisions: Sequence[str] = PRECISIONS,
     per_device_batch_size: int = 200,
     calibration_images: int = 1000,
@@ -35,19 +34,16 @@ def measure(
 ) -> Iterator[EpochRecord | PrecisionRecord]:
     """Train LeNet in float32, yielding its epochs; then a row for each precision.
 
-    `recipe` goes to :func:`d2lpar.lenet.concise.train`; with `params` nothing is
-    trained. Calibration needs images for a batch. What MXNet refuses, or crashes on, is
-    a row that says so.
+    `recipe` goes to :func:`d2lpar.lenet.concise.train`. Calibration needs images for a
+    batch. What MXNet refuses, or crashes on, is a row that says so.
     """
     devices, data, state = setup(num_devices, devices, seed, data, None)
-    if params is None:
-        yield from concise.train(devices=devices, data=data, state=state, **recipe)
-        params = state.params
+    yield from concise.train(devices=devices, data=data, state=state, **recipe)
     task = {
-        "params": params,
+        "params": state.params,
         "X": data.X_test,
         "y": data.y_test,
-        "y_float32": predictions(params, data.X_test, devices[0]),
+        "y_float32": predictions(state.params, data.X_test, devices[0]),
         "X_calibration": data.X_train[:calibration_images],
         # An MXNet context would import MXNet too early in the other process.
         "devices": [Device(d.device_type, d.device_id) for d in devices],

@@ -122,10 +122,10 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def test_a_precision_whose_process_dies_is_a_row(data, params, monkeypatch):
+def test_a_precision_whose_process_dies_is_a_row(data, monkeypatch):
     answer = process.answer
     monkeypatch.setattr(process, "answer", lambda *job: answer("os:abort", {}))
-    (row,) = measure(data=data, params=params, precisions=["float16"], **SETTINGS)
+    _, row = measure(data=data, precisions=["float16"], **SETTINGS)
     assert row.why_not.startswith("ended with ") and "\n" not in row.why_not
     assert (row.precision, row.n, row.supported) == ("float16", 0, False)
 

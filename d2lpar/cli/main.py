@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from d2lpar import __version__
-from d2lpar.cli.options import CONTEXT, GAN, OUT, PATH, RUN
+from d2lpar.cli.options import CONTEXT, OUT, PATH, RUN
 from d2lpar.errors import D2lparError, RecordError, SettingError, raising_interrupts
 from d2lpar.experiments import EXPERIMENTS, LESSONS, draw, get, result
 from d2lpar.text import duration, filled, printable, terminal_width
@@ -79,19 +79,15 @@ def measure_chapter(chapter: str, **flags) -> None:
     measure(chapter, **{name: v for name, v in flags.items() if v is not None})
 
 
-def run_command(*more: click.Option) -> click.Command:
-    """Return the command `run`, with further options for a chapter's script."""
-    return click.Command(
-        "run",
-        callback=measure_chapter,
-        params=[click.Argument(["chapter"]), *RUN, *more],
-        help=measure_chapter.__doc__,
-        short_help="Measure a chapter.",
-        epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
-    )
-
-
-d2lpar.add_command(run_command())
+run = click.Command(
+    "run",
+    callback=measure_chapter,
+    params=[click.Argument(["chapter"]), *RUN],
+    help=measure_chapter.__doc__,
+    short_help="Measure a chapter.",
+    epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
+)
+d2lpar.add_command(run)
 
 
 @d2lpar.command(short_help="Say what runs found.")
@@ -226,8 +222,7 @@ def launch(workers: int, arguments: tuple[str, ...]) -> None:
 
 def flags_of(chapter: str, *words: str) -> dict[str, object]:
     """Return the flags of a chapter's script; a wrong one raises click's error."""
-    command = run_command(*(GAN if chapter == "gan" else ()))
-    flags = command.make_context("d2lpar run", [chapter, *words]).params
+    flags = run.make_context("d2lpar run", [chapter, *words]).params
     del flags["chapter"]
     return {name: value for name, value in flags.items() if value is not None}
 

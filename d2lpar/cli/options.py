@@ -87,14 +87,3 @@ RUN = [
     ),
     _flag("-q", "--quiet", help="No progress, one line of result."),
 ]
-
-# Of the script of its chapter: python chapters/gan.py --d-norm none
-GAN = [
-    _flag("--sync-batch-norm", help="BatchNorm over all devices."),
-    Option(
-        ["--d-norm"],
-        type=Choice(("spectral", "none")),
-        help="Normalisation of the discriminator.",
-    ),
-    Option(["--frames-every"], type=POSITIVE, help="Epochs between frames."),
-]

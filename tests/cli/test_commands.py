@@ -3,7 +3,6 @@
 import re
 import sys
 
-import click
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -249,14 +248,6 @@ def test_a_chapter_as_a_script_takes_the_flags_of_run(monkeypatch, capsys):
             chapter.measure("timing")
         said = capsys.readouterr().err
         assert ended.value.code == code and says in said
-
-
-def test_the_gans_options_belong_to_its_script():
-    assert main.flags_of("gan", "--d-norm=none", "--frames-every=2") == {
-        "d_norm": "none", "frames_every": 2,
-    }  # fmt: skip
-    with pytest.raises(click.UsageError):
-        main.flags_of("multiple_gpus", "--d-norm=none")
 
 
 def test_what_a_record_says_does_not_reach_the_terminal_raw(here, tmp_path):

@@ -38,16 +38,14 @@ def predict(what: str, guess: float | str | None = None) -> None:
         _guesses[what] = _plain(guess)
 
 
-def answer(what: str, value: float | str, exact: bool | None = None) -> None:
+def answer(what: str, value: float | str) -> None:
     """Show the answer and how far off the guess was; keep both in predictions.jsonl.
 
-    An `exact` answer must be met: counts, bytes and choices, by default whole numbers
-    and words. Of a measured one a guess is good within a factor of 1.5. Pass the
-    unrounded measurement: a whole number counts as exact.
+    Whole numbers and words are exact, and must be met. Of a measurement, which is
+    passed unrounded, a guess is good within a factor of 1.5.
     """
     value = _plain(value)
-    if exact is None:
-        exact = not isinstance(value, float)
+    exact = not isinstance(value, float)
     guess = _guesses.pop(what, None)
     text = f"{what}: {_in_words(value)}"
     if guess is not None:

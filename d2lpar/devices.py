@@ -41,20 +41,20 @@ class Device(NamedTuple):
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     """Return kind and numbers of a device string; None for the numbers means all."""
-    form = r"(cpu|gpu)(?::([0-9]{1,4}(?:,[0-9]{1,4})*)(,?))?"
-    match = re.fullmatch(form, text.strip().lower())
-    kind, numbers, comma = match.groups() if match else ("", "", "")
-    if numbers is None:
-        return kind, None
-    ids = [int(number) for number in numbers.split(",") if number]
-    if len(ids) == 1 and not comma:
-        ids = list(range(ids[0]))
-    if not ids or max(ids) >= MAX_DEVICES or len(set(ids)) < len(ids):
-        raise DeviceError(
-            f"devices {text[:40]!r}: write auto, cpu:N, gpu:N (the first N, at most "
-            f"{MAX_DEVICES}) or gpu:I,J (those numbers, none twice; 'gpu:0,' is GPU 0)"
-        )
-    return kind, ids
+    form = r"auto|(cpu|gpu)(?::([0-9]{1,4}(?:,[0-9]{1,4})*)(,?))?"
+    if match := re.fullmatch(form, text.strip().lower()):
+        kind, numbers, comma = match.groups()
+        if numbers is None:
+            return kind or "auto", None
+        ids = [int(number) for number in numbers.split(",")]
+        if len(ids) == 1 and not comma:
+            ids = list(range(ids[0]))
+        if ids and max(ids) < MAX_DEVICES and len(set(ids)) == len(ids):
+            return kind, ids
+    raise DeviceError(
+        f"devices {text[:40]!r}: write auto, cpu:N, gpu:N (the first N, at most "
+        f"{MAX_DEVICES}) or gpu:I,J (those numbers, none twice; 'gpu:0,' is GPU 0)"
+    )
 
 
 def names(text: str = "auto") -> list[Device]:
@@ -68,18 +68,15 @@ def names(text: str = "auto") -> list[Device]:
     """
     if not isinstance(text, str):
         raise TypeError(f"devices {text!r}: write a string such as 'cpu:2'")
-    auto = text.strip().lower() == "auto"
-    kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
-    if kind == "cpu":
-        ids = list(range(usable_cores())) if ids is None else ids
-        return [Device("cpu", i) for i in ids]
-    gpus = cuda_devices()
+    kind, ids = kind_and_numbers(text)
+    gpus = cuda_devices() if kind != "cpu" else []
     refused = why_not_usable(gpus)
-    if auto:
+    if kind == "auto":
         usable = [Device("gpu", i) for i in range(len(gpus)) if i not in refused]
         return usable or names("cpu")
-    ids = list(range(len(gpus))) if ids is None else ids
-    if not gpus or max(ids) >= len(gpus):
+    if ids is None:
+        ids = list(range(usable_cores() if kind == "cpu" else len(gpus)))
+    if kind == "gpu" and (not gpus or max(ids) >= len(gpus)):
         models = ", ".join(gpu.name for gpu in gpus)
         there = f"the GPUs here are {models}" if models else "there is no GPU here"
         raise DeviceError(
@@ -89,7 +86,7 @@ def names(text: str = "auto") -> list[Device]:
     for i in ids:
         if i in refused:
             raise DeviceError(refused[i])
-    return [Device("gpu", i) for i in ids]
+    return [Device(kind, i) for i in ids]
 
 
 def parse(text: str = "auto") -> list[mx.Context]:

@@ -157,13 +157,16 @@ def _section(sweep: Sweep, out: Path) -> str:
         for path in written
         if path.suffix in names and path not in shown
     )
-    images_in_html = [
-        _image(_link(path, out), " ".join(found.answers.get(path.stem, [path.stem])))
-        for path in shown
-    ]
+    pictures = ""
+    for path in shown:  # each links to its full size
+        link, alt = (
+            _link(path, out),
+            " ".join(found.answers.get(path.stem, [path.stem])),
+        )
+        pictures += f'<a href="{link}"><img src="{link}" alt="{escape(alt)}"></a>\n'
     return (
         f"<h2>{escape(chapter.title)}</h2>\n<p>{escape(answer)}</p>\n"
-        f'<div class="pictures">{"".join(images_in_html)}</div>\n'
+        f'<div class="pictures">{pictures}</div>\n'
         f"{_table(found.table)}<p>{escape(found.note)}.</p>\n"
         f"<details><summary>Records and details</summary>"
         f"<p>{escape(labels.stamp(sweep.headers))} "
@@ -189,11 +192,6 @@ def _table(table: Table) -> str:
         f'<div class="table" tabindex="0"><table>\n{row(table.columns, "th")}{rows}'
         "</table></div>\n"
     )
-
-
-def _image(link: str, alt: str) -> str:
-    """Return an image that links to its full size."""
-    return f'<a href="{link}"><img src="{link}" alt="{escape(alt)}"></a>\n'
 
 
 def _link(path: Path, out: Path) -> str:

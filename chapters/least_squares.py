@@ -259,8 +259,7 @@ assert off["d2lpar normal"][2] < 1e-3 * off["normal equations"][2]
 
 # %% [markdown]
 # One correction gives back the digits that squaring cost, up to a condition of about
-# 1e6. Beyond this the package warns, and from 3e7 on it refuses, and
-# names `tsqr`.
+# 1e6. From 5e6 on the package warns, from 3e7 on it refuses, and names `tsqr`.
 #
 # ## Which one?
 #

@@ -22,8 +22,6 @@
 # Run this chapter as a notebook, or as `python chapters/multiple_gpus_concise.py`.
 
 # %%
-from statistics import median
-
 import numpy
 from matplotlib.figure import Figure
 
@@ -215,7 +213,7 @@ for synchronised in (False, True):
 
 # %%
 for arm in arm_times(chapter.record("gpus/resnet18_peers/resnet18.jsonl")):
-    print(f"{arm.name}: {median(arm.seconds):.2f} s")
+    print(f"{arm.name}: {arm.summary.median:.2f} s")
 
 # %% [markdown]
 # With the *same* batch two GPUs are faster in both libraries, so the network is enough.

@@ -115,6 +115,7 @@ class Case:
         if "steps" in words:
             times = [k * self.whole for k in range(1, self.N + 1)]
             self.added = [right + a for k in times for a in (k, k / self.N)]
+            self.added += [right + self.whole - part for part in self.parts]
             starts = (bench.start + own for own in self.own)
             self.parts_after = [self.part(s, at) for s, at in zip(shards, starts)]
         if self.A > 1:

@@ -115,23 +115,29 @@ def judge(
         yield Check("a mean", "skipped", SENTENCES["sum"], "not divided")
     even = even or bool(getattr(first.module, "EVEN", False))
     wrong: dict[str, str] = {}  # the mistake of each check that is wrong
-    for what, (rows, words) in calls(N, first.even_batch).items():
-        if " and " in what and first.lacks("step", words):
+    remarks: dict[str, Check] = {}
+    tried = calls(N, first.even_batch)
+    for what, (rows, words) in tried.items():
+        if remark := check_one_device(first, what, rows, words):
+            remarks[what] = remark
+            if remark.verdict == "wrong":
+                wrong[what] = remark.mistake
+                yield remark
+    for bench in benches:
+        bench.is_stateless = first.is_stateless
+    for what, (rows, words) in tried.items():
+        if what in wrong or " and " in what and first.lacks("step", words):
             continue  # the check of a part of a pair says what the step lacks
         if even and len(rows) % N:
             yield Check(what, "skipped", SENTENCES["even"])
             continue
         yield Check(what, "wrong", "")
-        remark = check_one_device(first, what, rows, words)
-        check = remark or Check(what, "skipped", "")
-        if check.verdict == "skipped":
-            for bench in benches:
-                bench.is_stateless = first.is_stateless
-                check = check_call(bench, what, rows, words, wrong)
-                if check.verdict != "right":
-                    break
-        if check.verdict == "right" and remark:
-            check = remark
+        for bench in benches:
+            check = check_call(bench, what, rows, words, wrong)
+            if check.verdict != "right":
+                break
+        if check.verdict == "right":
+            check = remarks.get(what, check)
         if check.verdict == "wrong" or check.mistake in OPEN[:2]:
             wrong[what] = check.mistake
         yield check

@@ -231,6 +231,8 @@ def run_script(pipe, rank, N, command, output, follow, replay) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
+    # Those of a notebook or a test write elsewhere.
+    sys.stdout, sys.stderr = (open(k, "w", 1, closefd=False) for k in (1, 2))
     recorder = Recorder(pipe, follow, replay)
     if not torch.cuda.is_available():
         without_gpus(rank, N)

@@ -89,8 +89,8 @@ class Bench:
     def several(self, rows, start=None, name="step", N=None, lr=LR, **words):
         """Return the change of all parameters on several devices, as a vector.
 
-        For `replicas` it is a matrix, with a row per device. The norm to which a step
-        clips is the bench's. Raises RunError.
+        It is that of the rate LR, by proportion. For `replicas` it is a matrix, with a
+        row per device. The norm to which a step clips is the bench's. Raises RunError.
         """
         start = self.start if start is None else start
         if lacks := self.lacks(name, words):
@@ -103,7 +103,7 @@ class Bench:
             function = getattr(self.module, name)
             new = function(self.arrays(start), X, y, N or self.N, lr, **words)
             replicas = new if name == "replicas" else [new]
-            updates = numpy.array([*map(self.vector, replicas)]) - start
+            updates = (numpy.array([*map(self.vector, replicas)]) - start) * (LR / lr)
             if N == 1 and not numpy.isfinite(updates).all():
                 raise ArithmeticError("the parameters of one device are not finite")
             return updates if name == "replicas" else updates[0]
@@ -190,11 +190,10 @@ class Bench:
         orders = [numpy.random.default_rng(k).permutation(rows) for k in range(3)]
         far = [abs(self.alone(order) - ref) for order in (rows, *orders)]
         self.spread = numpy.max(far, axis=0)
-        for name, apart in (("unequal", far[0]), ("order", self.spread)):
-            if norm(apart) > 0.01 * size:
-                worst = numpy.argmax([norm(apart[part]) for part in self.parts])
-                line = SENTENCES[name].format(far=f"{norm(apart) / size:.0%}", k=worst)
-                return "two equal calls", line
+        if norm(self.spread) > 0.01 * size:
+            worst = numpy.argmax([norm(self.spread[part]) for part in self.parts])
+            values = {"far": f"{norm(self.spread) / size:.0%}", "k": worst}
+            return "two equal calls", SENTENCES["unequal"].format(**values)
         rests: dict[str, list] = {"mean": [], "sum": [], "weighted": []}
         same = True
         for half in (rows[::2], rows[: len(rows) // 2], rows[len(rows) // 4 :]):

@@ -37,15 +37,19 @@ def explain(bench: Bench, n: int, words: dict, known) -> tuple[str, str]:
         return "unsteady", SENTENCES["unsteady"]
     near = [predicted(bench, wrong, words) for wrong in steps]
     wrong, often = steps[0], [m for m in near[0] if all(m in names for names in near)]
-    off = f"{abs(wrong.got - wrong.ref).max() / abs(wrong.ref).max():.0e}"
-    name, values = "", dict[str, Any](off=off)
+    off = abs(wrong.got - wrong.ref).max() / abs(wrong.ref).max()
+    name, values = "", dict[str, Any](off=f"{off:.0e}")
     if often:
         name = next((m for m in often if m in known), often[0])
-        values = {"k": near[0][name]}
+        values["k"] = near[0][name]
     else:
         with suppress(RunError):
-            found = factor(bench, steps, words) or unusual(bench, wrong, words)
-            name, values = found or (name, values)
+            if found := factor(bench, steps, words):
+                name, values["c"] = found
+            elif bench.differing(bench.several(range(wrong.n), **words), wrong.got):
+                name = "unsteady"
+            elif off < 1 / 32 and bench.is_rough(bench.N) and not bench.is_rough(1):
+                name = "half precision"
     line = SENTENCES[name].format(N=bench.N, **values)
     line += ", in step 2" * (name == "factor" and "steps" in words)
     parts = [bool(numpy.isin(part, wrong.at).any()) for part in bench.parts]
@@ -60,8 +64,6 @@ def wrong_steps(bench: Bench, sizes, words: dict) -> Iterator[Wrong]:
         with suppress(RunError):  # this step does not take every size
             bench.several(range(bench.small_batch))
             got, ref = bench.both(range(n), **words)
-            scale = LR / words.get("lr", LR)
-            got, ref = got * scale, ref * scale
             if parts := bench.differing(got, ref):
                 tol = bench.tolerance(ref)
                 far = ~(abs(got - ref) <= tol)
@@ -181,22 +183,10 @@ def dealt(bench: Bench, n: int, pieces: int) -> Iterator[tuple[list, list]]:
         yield order, [order[k::N] for k in range(N)]
 
 
-def unusual(bench: Bench, wrong: Wrong, words) -> tuple[str, dict] | None:
-    """Return whether random numbers or 16 bits make a step wrong."""
-    again = bench.several(range(wrong.n), **words) * LR / words.get("lr", LR)
-    if bench.differing(again, wrong.got):
-        return "unsteady", {}
-    if abs(wrong.got - wrong.ref).max() < abs(wrong.ref).max() / 32:
-        if bench.is_rough(bench.N) and not bench.is_rough(1):
-            return "half precision", {}
-    return None
-
-
-def factor(bench: Bench, steps: list[Wrong], words) -> tuple[str, dict] | None:
-    """Return the factor of all wrong steps, or of what rows change in them."""
+def factor(bench: Bench, steps: list[Wrong], words) -> tuple[str, str] | None:
+    """Return the factor of all wrong steps, or of what rows change, after its name."""
     if bench.form == "other" and words:
         return None  # not known what it would be
-    scale = LR / words.get("lr", LR)
     alike = {word: value for word, value in words.items() if word != "steps"}
     for of_rows in (False, True):
         factors = []
@@ -204,8 +194,8 @@ def factor(bench: Bench, steps: list[Wrong], words) -> tuple[str, dict] | None:
             rows, other = range(wrong.n), bench.other
             there = right = 0 * wrong.ref
             if of_rows:  # weight decay, which no row changes, goes in the difference
-                there = other.several(rows, bench.start, **words) * scale
-                right = other.alone(rows, bench.start, **words) * scale
+                there = other.several(rows, bench.start, **words)
+                right = other.alone(rows, bench.start, **words)
             elif "steps" in words:
                 there = right = bench.several(rows, **alike)
             factors.append(fitting(wrong, wrong.got - there, wrong.ref - right))
@@ -213,14 +203,14 @@ def factor(bench: Bench, steps: list[Wrong], words) -> tuple[str, dict] | None:
         if not numpy.isfinite(factors).all():
             continue
         if most - least > 1e-3 * most:
-            return "factors", {"c": f"{least:.4g} to {most:.4g}"}
+            return "factors", f"{least:.4g} to {most:.4g}"
         if of_rows and abs(most - 1) < 1e-3:
-            return "constant part", {}
+            return "constant part", ""
         if of_rows and abs(most) < 1e-3:
-            return "unsteady", {}
+            return "unsteady", ""
         names = {bench.N: "N times", 1 / bench.N: "divided by N"}
         near = [names[c] for c in names if abs(most / c - 1) < 1e-3]
-        return (near or ["factor"])[0], {"c": f"{most:.4f}"}
+        return (near or ["factor"])[0], f"{most:.4f}"
     return None
 
 

@@ -91,6 +91,5 @@ SENTENCES = {
     "even": "even batches only (--even, or EVEN in the file)",
     "changes nothing": "its step changes no parameter",
     "same rows": "its step is the same with other rows: does it use the batch that it is given?",
-    "unequal": "equal calls change one device's step by {far}, most in parameter {k}: make the optimizer anew in each call, and switch off random numbers, as of dropout",
-    "order": "permuted rows change one device's step by {far}, most in parameter {k}: switch off random numbers. If there are none, its gradient is zero but for rounding, as of a bias before BatchNorm, and Adam makes a step of it: judge with SGD",
+    "unequal": "equal calls or permuted rows change one device's step by {far}, most in parameter {k}: make the optimizer anew in each call, and switch off random numbers, as of dropout. If there are none, its gradient is zero but for rounding, as of a bias before BatchNorm, and Adam makes a step of it: judge with SGD",
 }

@@ -6,8 +6,8 @@ import os
 import random
 import re
 import runpy
-import signal
 import sys
+import threading
 import traceback
 from collections import Counter
 from functools import wraps
@@ -121,8 +121,7 @@ class Recorder:
         """Send what is recorded, and wait: others may still need this process."""
         sys.stdout.flush()
         self.pipe.send((self.steps, self.flags))
-        while True:
-            signal.pause()
+        threading.Event().wait()
 
 
 def vector(optimizer, of) -> numpy.ndarray:

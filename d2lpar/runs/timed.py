@@ -64,7 +64,7 @@ def as_csv(runs: Sequence[Run]) -> str:
             "recipe": "" if benchmark else files.recipe_of(run),
             "devices": devices,
             "unit": f"s for {run.header.work}" if benchmark else per,
-            "median": median(values) if values else None,
+            "median": seconds.median if values else None,
             "least": min(values, default=None),
             "most": max(values, default=None),
             "turns": len(turns),

@@ -137,7 +137,7 @@ def on_gpus() -> list[Part]:
         ),
     )
     gluon, seeds = "multiple_gpus_concise", "gpus/seeds"
-    # In equal forms: Chapter 6 has one GPU and two, each with and without a graph.
+    # In equal forms: one GPU and two, each with and without a graph.
     no_graph = Step(
         f"MXNET_ENABLE_CUDA_GRAPHS=0 d2lpar run {gluon} {counts} "
         "--out=figures/gpus/no_graph",

@@ -123,7 +123,7 @@ print(measured())
     "a measurement without end": ("ring", "while True:\n    seconds = ring\n"),
     "a measurement in a loop": ("ring", """
 import time
-for n in range(9):
+for n in range(1, 9):
     print(ring(0, n, numpy.ones(n), None), time.sleep(99))
 """),
     "a dataclass": ("split_batch", """

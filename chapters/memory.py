@@ -1,10 +1,10 @@
 # %% [markdown]
 # # What fills the memory
 #
-# Data parallelism copies the whole network to every device. Will it fit? In this
-# chapter we count what a training keeps in memory before it runs. Then we need less, in
-# two ways: we compute outputs twice instead of keeping them, and we divide the
-# parameters among the devices instead of copying them.
+# In Chapter 1 every device got a replica of the whole network. Will it fit? Here we
+# count what a training keeps in memory before it runs. Then we need less, in two ways:
+# we compute outputs twice instead of keeping them, and we divide the parameters among
+# the devices instead of copying them.
 #
 # ![The memory of LeNet with 256 images, on one device and on each of
 # two](../docs/drawings/memory-of-a-device.svg)
@@ -227,8 +227,8 @@ print(done.stdout, "exit status", done.returncode)
 
 # %% [markdown]
 # On a CPU it is enough to drop the arrays, if the program still knows all of them. The
-# wiki's author had to leave Python. This always works, because the operating system
-# reclaims all memory of a process. `d2lpar run` measures in processes of their own.
+# wiki's author left Python. This always works, because the operating system reclaims
+# all memory of a process. `d2lpar run` measures in processes of their own.
 #
 # ## Summary
 #

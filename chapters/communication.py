@@ -197,8 +197,7 @@ for size in (1_000, 100_000, 5_000_000):
 # A ring of two sends the same bytes in more turns, so we expect it to lose with small
 # arrays and to draw level with large ones. It pays with many devices whose links work
 # at the same time (Chapter 8 draws it with its milliseconds). A *tree*, which sums in
-# pairs, needs about `2 log2 N` turns and suits small arrays. NCCL chooses between such
-# forms by the size of the array.
+# pairs, needs about `2 log2 N` turns. NCCL chooses by the size of the array.
 #
 # ## Fewer bits
 #

@@ -281,8 +281,6 @@ if __name__ == "__main__":
 # > are summed before its own update and every layer is a function of one sample. Layers
 # > that see a batch must communicate, and layers with state must start equal.
 #
-# Adam's moments stay equal on all devices without communication.
-#
 # ## Exercises
 #
 # 1. Leave out the all-reduce in `Adam.step` and take ten steps. By how much can the

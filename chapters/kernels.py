@@ -216,8 +216,7 @@ chapter.score()
 
 # %% [markdown]
 # Neighbouring threads read neighbouring elements here (`i = t`, then steps of
-# `num_threads`), which a GPU combines into wide accesses. Library reductions also
-# exchange parts through *shared memory*, a small fast memory of each block.
+# `num_threads`), which a GPU combines into wide accesses.
 #
 # ## Summary
 #
@@ -225,7 +224,7 @@ chapter.score()
 # > Fusing two operations saves a launch, the bytes of the product, and new memory.
 #
 # A kernel is the body of a loop, and the grid is the loop. The kernel receives neither
-# names nor lengths. Like a built-in operator it is asynchronous.
+# names nor lengths.
 #
 # ## Exercises
 #

@@ -8,8 +8,8 @@
 #
 # ![Rows of A over devices](../docs/drawings/rows-over-devices.svg)
 #
-# A set of lecture notes [1] solves the problem on two simulated GPUs with an error of
-# **28.81**. The best possible error was 27.35.
+# Lecture notes [1] solve the problem on two simulated GPUs with an error of **28.81**.
+# The best possible error was 27.35.
 #
 # Run this chapter as a notebook, or as `python chapters/least_squares.py --num-devices
 # 1,2`.
@@ -395,7 +395,8 @@ chapter.score()
 # ## Measured
 #
 # We run the methods on your machine. A single CPU context uses all cores, and two use
-# one each, unless you add `--threads 1`.
+# one each. Two threads of one context can disturb each other, so these ratios are not
+# the gain of a second core. Add `--threads 1` to see it, as in our records.
 
 # %%
 if __name__ == "__main__":

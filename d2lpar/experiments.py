@@ -95,12 +95,12 @@ def get(name: str) -> Experiment:
     Raises :class:`SettingError` for an unknown one, and for one to be read.
     """
     for experiment in EXPERIMENTS.values():
-        if name in (experiment.name, str(experiment.number)):
+        if name.removeprefix("chapter") in (experiment.name, str(experiment.number)):
             return experiment
     for k, lesson in LESSONS.items():
-        if name in (lesson, str(k)):
+        if name.removeprefix("chapter") in (lesson, str(k)):
             script = f"chapters/{lesson}.py"
-            raise SettingError(f"{name} measures by its own cells: python {script}")
+            raise SettingError(f"{lesson} measures by its own cells: python {script}")
     similar = difflib.get_close_matches(name, [*EXPERIMENTS, *LESSONS.values()], 1)
     hint = f"did you mean {similar[0]}?" if similar else "see d2lpar list"
     raise SettingError(f"chapter {name!r}: there is none; {hint}")

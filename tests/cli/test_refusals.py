@@ -47,7 +47,7 @@ REFUSED = [
         ["run", "multiple_gpu"],
         "there is none; did you mean multiple_gpus?",
     ),
-    (["run", "memory"], "python chapters/memory.py"),
+    (["run", "chapter7"], "python chapters/memory.py"),
     (["run", "15"], "'15': there is none; see d2lpar list"),
     ([*LENET, "--devices=cpu:2,gpu:1"], "cpu:2,gpu:1"),
     ([*LENET, "--num-devices=4"], "4"),

@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Extra: inference in low precision
 #
-# In the lessons LeNet computed in float32. After training it can compute with fewer
-# bits. What does it lose? We round LeNet to 8 bits by hand, give it an outlier, and
-# remove the outlier again.
+# In the lessons LeNet computed in float32. What does it lose with fewer
+# bits? We round it to 8 bits by hand, give it an outlier, and remove this again.
 #
 # ![Above, eight numbers between 0 and 1 on a line with eight codes, one number at each
 # code. Below, one number is 8, and the others share the codes 0 and
@@ -13,8 +12,7 @@
 # INT8, and at most 0.67 % if its activations are *clipped*: larger ones are replaced by
 # a limit.
 #
-# Run this extra as a notebook, or as `python chapters/low_precision.py --num-devices
-# 1`.
+# Run this extra as a notebook, or as `python chapters/low_precision.py`.
 
 # %%
 import numpy
@@ -182,7 +180,8 @@ for row in record.lines_of(PrecisionRecord):
 # If d images change their class by chance, the number of right images changes by about
 # `sqrt(d)`. Read a loss only above twice this number.
 #
-# Finally, we measure all precisions on this machine, each in its own process.
+# Finally, we measure all precisions on this machine, each in its own process. Two
+# threads of a context can disturb each other: add `--threads 1`, as in our record.
 
 # %%
 if __name__ == "__main__":
@@ -209,6 +208,6 @@ if __name__ == "__main__":
 #
 # - [1] The GPU wiki, "Low Precision Inference on GPU",
 #   <https://github.com/likejazz/likejazz.github.io>, in Korean
-#   (`_wiki/GPU-Data-Science.md`, after NVIDIA's slides of session S9659, GTC 2019)
+#   (`_wiki/GPU-Data-Science.md`)
 # - [2] Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias
 #   Correction", <https://arxiv.org/abs/1906.04721>

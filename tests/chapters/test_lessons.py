@@ -80,7 +80,7 @@ PRINTED = {
     "multiple_machines": [
         r"worker 1, images 3 to 4: its sum is \de-0[5-9] from the gradient",
         r"changes nothing without clipping: E",
-        "B -> .*tokens",
+        "B -> .*times as far",
         "E -> .*clips its own gradient",
     ],
 }

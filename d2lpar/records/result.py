@@ -21,6 +21,21 @@ class Table:
         text = plain_table(self.columns, self.rows, names=self.names)
         return f"{self.title}\n\n{text}" if self.title else text
 
+    def in_lines(self, width: int) -> str:
+        """Return the table in lines of `width`; further columns stand below."""
+        text, numbers = str(self), range(self.names, len(self.columns))
+        for size in range(len(numbers) - 1, 0, -1):
+            if max(map(len, text.splitlines())) <= width:
+                break
+            parts = [numbers[k : k + size] for k in range(0, len(numbers), size)]
+            text = "\n\n".join(str(self._part(part)) for part in parts)
+        return text
+
+    def _part(self, numbers: Sequence[int]) -> Table:
+        shown = [*range(self.names), *numbers]
+        columns, *rows = ([row[k] for k in shown] for row in (self.columns, *self.rows))
+        return Table(columns, rows, self.names)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -51,8 +66,8 @@ class Result:
         return "\n\n".join(filter(None, (self.about(WIDTH), self.answer(WIDTH))))
 
     def about(self, width: int) -> str:
-        """Return the table, as wide as it is, and the note in lines of `width`."""
-        lines = [str(self.table)] if self.table.rows else []
+        """Return the table and the note as plain text in lines of `width`."""
+        lines = [self.table.in_lines(width)] if self.table.rows else []
         lines += [filled(f"({self.note})", width=width)] if self.note else []
         return "\n".join(lines)
 

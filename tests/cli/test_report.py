@@ -32,6 +32,7 @@ from d2lpar.records.kinds import (
     Run,
     group,
 )
+from d2lpar.records.result import Table
 from d2lpar.runs import report
 
 COMMITTED = Path(__file__).parents[2] / "figures"
@@ -204,6 +205,20 @@ def test_the_page_leaves_out_what_it_cannot_show_and_names_it(tmp_path, caplog):
     text = report.write_page(tmp_path, report.sweeps(tmp_path)).read_text()
     assert text.count("<h2>") == 1
     assert "broken.jsonl, line 1" in caplog.text
+
+
+def test_a_wide_table_has_80_columns_on_a_terminal_and_loses_no_cell():
+    columns = ["", "precision", *(f"column {k}" for k in range(7))]
+    table = Table(columns, [["trained", "float32", *map(str, range(7))]], names=2)
+    lines = table.in_lines(80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split() for line in lines] == [
+        ["precision", *"column 0 column 1 column 2 column 3 column 4 column 5".split()],
+        ["trained", "float32", "0", "1", "2", "3", "4", "5"],
+        [],
+        ["precision", "column", "6"],
+        ["trained", "float32", "6"],
+    ]
 
 
 def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path):

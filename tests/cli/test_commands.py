@@ -228,14 +228,15 @@ def test_no_command_cuts_a_word(here, monkeypatch, tmp_path):
         ["list"],
         ["report", out],
         ["compare", *(str(run.path) for run in runs)],
+        ["verify", "--help"],
     ):
         printed = {}
-        for width in (80, 100):
+        for width in (60, 100):
             monkeypatch.setenv("COLUMNS", str(width))
             printed[width] = here(*words)
-        lines = printed[80].splitlines()
-        assert not [x for x in lines if len(x) > 80 and str(tmp_path) not in x]
-        assert {*printed[100].split()} <= {*printed[80].split()}, words
+        lines = printed[60].splitlines()
+        assert not [x for x in lines if len(x) > 60 and str(tmp_path) not in x]
+        assert {*printed[100].split()} <= {*printed[60].split()}, words
 
 
 def test_a_chapter_as_a_script_takes_the_flags_of_run(monkeypatch, capsys):

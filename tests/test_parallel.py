@@ -92,6 +92,19 @@ def test_allreduce_of_any_shape_and_dtype(num_devices, shape, dtype, seed):
         numpy.testing.assert_array_equal(array.asnumpy(), sum(host))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("n", [1, 1000, 10**6 + 3])
+def test_allreduce_is_the_sum_to_the_bit(dtype, n, contexts):
+    rng = numpy.random.default_rng(0)
+    hosts = [(100 * rng.random(n)).astype(dtype) for _ in range(2)]
+    data = [np.array(h, dtype=dtype, ctx=c) for h, c in zip(hosts, contexts(2))]
+    for _ in range(3):  # the sums of sums, too: nothing starts before it may
+        allreduce(data)
+        hosts = [hosts[0] + hosts[1]] * 2
+    for array, host in zip(data, hosts):
+        numpy.testing.assert_array_equal(array.asnumpy(), host)
+
+
 # Steps, against the derivative written by hand, in NumPy
 
 

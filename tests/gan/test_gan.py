@@ -68,6 +68,79 @@ def batch():
 # Against NumPy
 
 
+def convolve(x, W, b):
+    windows = numpy.lib.stride_tricks.sliding_window_view(x, W.shape[2:], (2, 3))
+    return numpy.einsum("nchwij,ocij->nohw", windows, W) + b[:, None, None]
+
+
+def convolve_back(x, W, stride=1, pad=0):
+    """A transposed convolution: each number of x adds its multiple of a window of W."""
+    (n, _, h, w), (_, c, k, _) = x.shape, W.shape
+    y = numpy.zeros((n, c, (h - 1) * stride + k, (w - 1) * stride + k))
+    for i in range(h):
+        for j in range(w):
+            window = y[:, :, i * stride : i * stride + k, j * stride : j * stride + k]
+            window += numpy.einsum("nc,cokl->nokl", x[:, :, i, j], W)
+    return y[:, :, pad : y.shape[2] - pad, pad : y.shape[3] - pad]
+
+
+def scores(x, params):
+    """The notebook's discriminator in float64."""
+    W1, b1, W2, b2, W3, b3, W4, b4 = params
+    for W, b in ((W1, b1), (W2, b2)):
+        n, c, h, w = (x := convolve(x, W, b)).shape
+        x = x.reshape(n, c, h // 2, 2, w // 2, 2).max((3, 5)).clip(min=0)
+    return (x.reshape(len(x), -1) @ W3.T + b3).clip(min=0) @ W4.T + b4
+
+
+def generated(z, params):
+    """The notebook's generator in float64, normalised by its batch."""
+    W1, gamma, beta, _, _, W2 = params
+    h = convolve_back(z, W1)
+    mean, var = (f((0, 2, 3), keepdims=True) for f in (h.mean, h.var))
+    h = (h - mean) / numpy.sqrt(var + 1e-5)
+    h = (h * gamma[:, None, None] + beta[:, None, None]).clip(min=0)
+    return 1 / (1 + numpy.exp(-convolve_back(h, W2, stride=2, pad=1)))
+
+
+def loss_D(X, z, D, G):
+    real, fake = scores(X, D), scores(generated(z, G), D)
+    return numpy.logaddexp(0, [-real, fake]).mean()
+
+
+def loss_G(z, D, G):
+    return numpy.logaddexp(0, -scores(generated(z, G), D)).mean()
+
+
+def slope(loss, params, k, direction, h=1e-7):
+    """The derivative of `loss` by parameter k in a direction."""
+    above, below = (
+        loss([*params[:k], params[k] + step * direction, *params[k + 1 :]])
+        for step in (h, -h)
+    )
+    return (above - below) / (2 * h)
+
+
+def test_a_steps_losses_and_gradients_are_numpys(batch):
+    """The first mean of Adam is a tenth of the gradient."""
+    X, z = batch[0][:4], batch[1][:4]
+    X[0] = 0.5  # equal pixels: the largest of four is every one of them
+    pair = Pair("cpu:2")
+    nets = pair.state.params_D, pair.state.params_G
+    D, G = ([p.astype(float) for p in params] for params in nets)
+    losses = pair.step(X, z, synchronised=True)
+    pair.result()
+    stepped = [p.astype(float) for p in pair.state.params_D]
+    assert losses == pytest.approx((loss_D(X, z, D, G), loss_G(z, stepped, G)), 1e-5)
+    of_D, of_G = pair.state.moments_D[:8], pair.state.moments_G[:4]
+    for mean, k in zip(of_D, range(8)):
+        expected = slope(lambda D: loss_D(X, z, D, G), D, k, numpy.sign(mean))
+        assert 10 * abs(mean).sum() == pytest.approx(expected, rel=1e-3)
+    for mean, k in zip(of_G, (0, 1, 2, 5)):  # no running averages
+        expected = slope(lambda G: loss_G(z, stepped, G), G, k, numpy.sign(mean))
+        assert 10 * abs(mean).sum() == pytest.approx(expected, rel=1e-3)
+
+
 def test_adam_is_numpys():
     """Gradients of the size of epsilon tell its place in the rule, MXNet's is other."""
     rng, contexts = numpy.random.default_rng(0), devices.parse("cpu:2")

@@ -148,13 +148,10 @@ def check_exists(device: mx.Context) -> None:
 
 def why_not_usable(gpus: Sequence[CudaDevice]) -> dict[int, str]:
     """Return {number: reason} for the `gpus` on which MXNet's wheel cannot compute."""
-    if builds.own_library():  # which is trusted; d2lpar doctor tries it
-        return {}
     reasons = {}
     for i, gpu in enumerate(gpus):
-        if not builds.has_code_for(gpu.capability):
+        if remedy := builds.remedy_for(gpu.capability):
             capability = ".".join(map(str, gpu.capability))
-            remedy = builds.wheel_for(gpu.capability) or "another GPU"
             reasons[i] = (
                 f"gpu({i}) {gpu.name} (compute capability {capability}): the MXNet "
                 f"that is installed has no code for it; use {remedy}, or --devices "

@@ -21,7 +21,6 @@ H200 = CudaDevice("NVIDIA H200", (9, 0))
 @pytest.fixture
 def machine(monkeypatch):
     """Make this a machine with these GPUs and cores, and this wheel of MXNet."""
-    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
 
     def make(*gpus, cores=4, build="mxnet-cu112"):
         count = len(gpus) if build != "mxnet" else 0
@@ -97,9 +96,8 @@ def test_auto_takes_what_is_usable(machine):
     assert devices.parse("auto") == cpus(0, 1)
 
 
-def test_a_library_of_ones_own_is_trusted_on_every_gpu(machine, monkeypatch):
-    machine(H200, K80)
-    monkeypatch.setenv("MXNET_LIBRARY_PATH", "/opt/libmxnet.so")
+def test_a_library_of_ones_own_is_trusted_on_every_gpu(machine):
+    machine(H200, K80, build=builds.FROM_SOURCE)
     assert devices.parse("auto") == devices.parse("gpu:2") == gpus(0, 1)
 
 

@@ -57,10 +57,6 @@ struct uint3 {{ unsigned x, y, z; }};
 struct dim3 {{ unsigned x, y, z; }};
 using std::max;
 using std::min;
-static inline float cuda_rsqrt(float x) {{ return 1 / sqrtf(x); }}
-static inline double cuda_rsqrt(double x) {{ return 1 / sqrt(x); }}
-#define rsqrtf cuda_rsqrt
-#define rsqrt cuda_rsqrt
 struct cuda_thread {{
 const uint3 threadIdx, blockIdx;
 const dim3 blockDim, gridDim;
@@ -257,7 +253,11 @@ class CpuKernel(NamedTuple):
         handles: dict[int, ctypes.c_void_p] = {}
         for parameter, arg in zip(self.parameters, args):
             if parameter.pointer:
-                record += struct.pack("Q", another_handle(arg).value)
+                handle = ctypes.c_void_p()  # which outlives the Python object
+                mx.base.check_call(
+                    mx.base._LIB.MXNDArrayDetach(arg.handle, ctypes.byref(handle))
+                )
+                record += struct.pack("Q", handle.value)
                 handles[storage(arg)] = arg.handle
             else:
                 record += arg.tobytes().ljust(8, b"\0")
@@ -280,13 +280,6 @@ class CpuKernel(NamedTuple):
                 None,  # name
             )
         )
-
-
-def another_handle(array: mx.nd.NDArray) -> ctypes.c_void_p:
-    """Return a handle of the array that outlives the Python object."""
-    handle = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayDetach(array.handle, ctypes.byref(handle)))
-    return handle
 
 
 def storage(array: mx.nd.NDArray) -> int:

@@ -30,7 +30,11 @@ def result(runs: Sequence[Run]) -> Result:
         rows = merged(lines)
         cells += [[where, *row] if several else row for row in cells_of(lines)]
         passes |= {str(row.n) for row in rows if row.supported}
-        refused += [f"{where}: {why}" for why in refusals(rows)]
+        refused += [
+            f"{where}: {row.weights} {row.precision} not supported: {row.why_not}"
+            for row in rows
+            if not row.supported
+        ]
         picture = f"{run.header.device_kind}{run.header.num_devices}-precision"
         answers[picture] = [sentence(f"{where}: {_answer(lines)}")]
     note = (
@@ -100,23 +104,16 @@ def cells_of(lines: Sequence[PrecisionRecord]) -> list[list[str]]:
     for row in rows:
         numbers = ["-"] * (len(COLUMNS) - 2)
         if row.supported:
+            speedup = "1" if row is float32 else "-"
+            if float32 and row is not float32:
+                speedup = compare(seconds(lines, float32), seconds(lines, row)).cell
             numbers = [
                 f"{row.test_acc:.4f}",
                 f"{row.agreement:.4f}",
                 f"{row.images_per_sec:,.0f}",
                 f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
-                "-"
-                if float32 is None
-                else "1"
-                if row is float32
-                else compare(seconds(lines, float32), seconds(lines, row)).cell,
+                speedup,
                 f"{row.weight_bytes:,}",
             ]
         cells.append([row.weights, row.precision, *numbers])
     return cells
-
-
-def refusals(rows: Iterable[PrecisionRecord]) -> list[str]:
-    """Return why precisions could not be measured, a line for each."""
-    refused = [row for row in rows if not row.supported]
-    return [f"{r.weights} {r.precision} not supported: {r.why_not}" for r in refused]

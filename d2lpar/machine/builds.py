@@ -30,20 +30,12 @@ GPU_LIBRARIES = (
 
 # The capabilities of GPUs that a wheel has code for, by cuobjdump and MXNet 2's name;
 # code for X.y runs on X.z, z >= y. Neither has PTX that a newer driver could compile.
-CU112_RANGE = ((5, 0), (8, 9))
-CUDA_13_RANGE = ((8, 0), (12, 9))
-CUDA_13 = "the wheel of MXNet 2 for CUDA 13 (docs/installing.md)"
-
-
-def own_library() -> str | None:
-    """Return the library of MXNET_LIBRARY_PATH; None for the installed wheel's."""
-    return os.environ.get("MXNET_LIBRARY_PATH") or None
+HAS_CODE_FOR = {"cu112": ((5, 0), (8, 9)), "CUDA 13": ((8, 0), (12, 9))}
 
 
 def check_installed() -> str:
     """Return the MXNet build that Python will import, or raise MXNetMissingError."""
-    library = own_library()
-    if library:
+    if library := os.environ.get("MXNET_LIBRARY_PATH"):
         # MXNet itself takes a wheel's library instead of one that it does not find.
         if not (os.path.isabs(library) and os.path.isfile(library)):
             raise MXNetMissingError(
@@ -70,7 +62,7 @@ def installed_builds() -> dict[str, str]:
 
     With MXNET_LIBRARY_PATH only {"built from source": "1.9.1"}.
     """
-    if library := own_library():
+    if library := os.environ.get("MXNET_LIBRARY_PATH"):
         spec = importlib.util.find_spec("mxnet")
         if spec is None or spec.origin is None:
             raise MXNetMissingError(
@@ -121,22 +113,17 @@ def install_command(extra: str) -> str:
     return f"{command} && pip install --no-deps mxnet-{extra}==1.9.1"
 
 
-def has_code_for(capability: tuple[int, int]) -> bool:
-    """Return whether the installed wheel has code for GPUs of this capability."""
-    low = high = (0, 0)
+def remedy_for(capability: tuple[int, int]) -> str | None:
+    """Return what runs on GPUs of a capability; None if the installed MXNet does."""
+    fit = [k for k, (low, high) in HAS_CODE_FOR.items() if low <= capability <= high]
     for name, version in installed_builds().items():
-        if name != "mxnet":
-            low, high = CU112_RANGE
-        elif "+cu" in version:
-            low, high = CUDA_13_RANGE
-    return low <= capability <= high
-
-
-def wheel_for(capability: tuple[int, int]) -> str | None:
-    """Return how to install a wheel with code for a capability; None: there is none."""
-    if CU112_RANGE[0] <= capability <= CU112_RANGE[1]:
+        wheel = "cu112" if name != "mxnet" else "CUDA 13" if "+cu" in version else ""
+        if wheel in fit or name == FROM_SOURCE:  # which d2lpar doctor tries
+            return None
+    if "cu112" in fit:
         return f"pip uninstall mxnet && {install_command('cu112')}"
-    return CUDA_13 if CUDA_13_RANGE[0] <= capability <= CUDA_13_RANGE[1] else None
+    cuda_13 = "the wheel of MXNet 2 for CUDA 13 (docs/installing.md)"
+    return cuda_13 if fit else "another GPU"
 
 
 def gpu_build(numbers: Sequence[int], library: ctypes.CDLL) -> dict:

@@ -13,7 +13,6 @@ import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import loky
 import psutil
@@ -115,19 +114,12 @@ def is_whole_number(value: str) -> bool:
     return bool(re.fullmatch(" *[0-9]{1,9} *", value)) and int(value) > 0
 
 
-class HostMemory(NamedTuple):
-    """Hold the bytes of this machine or container: in all, and still available."""
-
-    total: int
-    free: int
-
-
-def host_memory() -> HostMemory:
-    """Return the memory within the limits of containers."""
+def host_memory() -> tuple[int, int]:
+    """Return the bytes of this machine or container, in all and still available."""
     memory, groups = psutil.virtual_memory(), container_memory()
     total = [memory.total, *(limit for limit, _ in groups)]
     free = [memory.available, *(limit - used for limit, used in groups)]
-    return HostMemory(min(total), max(0, min(free)))
+    return min(total), max(0, min(free))
 
 
 def container_memory(

@@ -141,13 +141,14 @@ def free_memory(devices: Sequence) -> list[int]:
     Raises :class:`DeviceError` for a GPU that NVML does not know.
     """
     if devices[0].device_type == "cpu":
-        return [host.host_memory().free] * len(devices)
-    known = dict(enumerate(gpu.memory()[1] for gpu in cuda_devices()))
-    free = [known.get(device.device_id) for device in devices]
-    sizes = [size for size in free if size is not None]
-    if len(sizes) < len(devices):
-        raise DeviceError("NVML does not know how much memory of the GPUs is free")
-    return sizes
+        return [host.host_memory()[1]] * len(devices)
+    gpus, free = cuda_devices(), []
+    for device in devices:
+        _, size = gpus[device.device_id].memory()
+        if size is None:
+            raise DeviceError("NVML does not know how much memory of the GPUs is free")
+        free.append(size)
+    return free
 
 
 def report(global_batch_size: int, devices: Sequence, **sizes: int) -> str:

@@ -64,7 +64,6 @@ T4, H200 = CudaDevice("Tesla T4", (7, 5)), CudaDevice("NVIDIA H200", (9, 0))
     ],
 )
 def test_a_gpu(gpu, build, status, words, monkeypatch):
-    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
     monkeypatch.setattr(builds, "installed_builds", lambda: {build: "1.9.1"})
     monkeypatch.setattr(doctor, "cuda_devices", lambda: [gpu])
     (check,) = doctor.check_gpus()

@@ -117,7 +117,6 @@ def test_without_mxnet_a_run_is_refused_before_it_begins(answer, monkeypatch):
 
 def test_a_gpu_without_code_is_refused_before_a_child_starts(answer, monkeypatch):
     h200 = CudaDevice("NVIDIA H200", (9, 0))
-    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
     monkeypatch.setattr(devices, "cuda_devices", lambda: [h200])
     monkeypatch.setattr(builds, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
     monkeypatch.setattr(process, "results", pytest.fail)

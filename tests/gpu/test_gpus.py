@@ -125,7 +125,7 @@ try:
 except mx.MXNetError as error:
     assert out_of_memory.WORDS.search(str(error))
     said = str(error).splitlines()[0]
-    print(out_of_memory.advice([gpu], 256, said=said))
+    print(out_of_memory.advice([gpu], said, 256))
 """
 
 
@@ -149,7 +149,6 @@ def test_every_form_of_the_timed_operations_is_right(gpus):
     records = list(timings.time_all(devices=gpus, data=SIZES, warmup=1, repeats=2))
     forms = {(record.operation, record.form) for record in records}
     assert {("x2", "one kernel"), ("trig", "one kernel")} <= forms
-    assert (("all-reduce", "allreduce") in forms) == (len(gpus) == 2)
 
 
 def test_pytorch_is_timed_on_the_gpu_as_well(gpu, torch):

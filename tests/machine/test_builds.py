@@ -66,4 +66,4 @@ FORK = {"mxnet": "2.0.0+cu133.bw.zombie.1"}
 )
 def test_a_wheel_has_code_for_some_gpus(monkeypatch, installed, capability, runs):
     monkeypatch.setattr(builds, "installed_builds", lambda: installed)
-    assert builds.has_code_for(capability) is runs
+    assert (builds.remedy_for(capability) is None) is runs

@@ -25,8 +25,7 @@ def test_what_is_out_of_memory(words, found):
 
 def test_the_line_names_what_helps(monkeypatch):
     def line(free, batch, devices=1):
-        memory = host.HostMemory(2**50, free)
-        monkeypatch.setattr(host, "host_memory", lambda: memory)
+        monkeypatch.setattr(host, "host_memory", lambda: (2**50, free))
         return out_of_memory.advice(parse(f"cpu:{devices}"), "no", batch)
 
     text = line(1000 * MIB, 6000, devices=2)

@@ -123,13 +123,16 @@ def measured_by(runs: Sequence[Run]) -> Experiment:
     return experiment
 
 
-def differing(headers: Sequence[Header], may_differ: Collection[str]) -> list[str]:
-    """Return the settings in which headers should agree, and do not.
+def settings_of(header: Header) -> dict[str, Any]:
+    """Return the settings of a run, with its "seed" and its "data"."""
+    return {**header.settings, "seed": header.seed, "data": header.dataset_sha256}
 
-    Beside settings proper, these are "seed" and "data". A setting that is missing, as
-    in a record of an older version, counts as False.
+
+def differing(facts: Sequence[Mapping], may_differ: Collection[str]) -> list[str]:
+    """Return the names of facts in which runs should agree, and do not.
+
+    One that is missing, as in a record of an older version, counts as False.
     """
-    facts = [{**h.settings, "seed": h.seed, "data": h.dataset_sha256} for h in headers]
     return [
         name
         for name in dict.fromkeys(name for of_run in facts for name in of_run)
@@ -144,7 +147,7 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
     may_differ = MAY_DIFFER.union(*experiment.variants.values())
     if not experiment.locate:  # generated data, as for one device count
         may_differ.add("data")
-    return differing([run.header for run in runs], may_differ)
+    return differing([settings_of(run.header) for run in runs], may_differ)
 
 
 def result(runs: Sequence[Run]) -> Result:

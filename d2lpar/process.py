@@ -27,7 +27,6 @@ from d2lpar.errors import D2lparError, DiedError, RunError, first_line
 
 log = logging.getLogger("d2lpar")
 
-OUTPUT = "output"  # in the folder for temporary files: what libraries print
 # A worker yields TURN to pause until the parent, which gets it from `results`, asks for
 # more.
 TURN = "d2lpar: the next turn"
@@ -54,7 +53,7 @@ def results(
     """
     ours, theirs = Pipe()
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:
-        output = Path(scratch, OUTPUT)
+        output = Path(scratch, "output")  # what libraries print
         start = f"_begin({theirs.fileno()}, {scratch!r})"
         code = f"import sys; sys.path = {sys.path}; from d2lpar.process import _begin"
         with output.open("wb") as file:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from d2lpar.errors import RecordError
+from d2lpar.experiments import differing
 from d2lpar.records.kinds import Header, Run, timed_epochs
 from d2lpar.records.measurements import (
     accuracy_by_epoch,
@@ -61,13 +62,12 @@ def compare(a: Run, b: Run) -> str:
     unit, when = "s per 1,000 samples", "in these runs"
     words = phrase("record b", of_b, "record a", of_a, TAKE_TURNS, unit, when)
     lines.append(filled(sentence(words)))
-    facts_a, facts_b = _facts(a.header), _facts(b.header)
-    names = {**facts_a, **facts_b}
-    differing = [name for name in names if facts_a.get(name) != facts_b.get(name)]
-    lines.append("differences:" if differing else "no other differences")
-    for name in differing:
-        both_values = f"{facts_a.get(name)} and {facts_b.get(name)}"
-        lines += filled(f"{name}: {both_values}", "  ").splitlines()
+    facts = [_facts(run.header) for run in runs]
+    names = differing(facts, COMPARED)
+    lines.append("differences:" if names else "no other differences")
+    for name in names:
+        values = " and ".join(str(of.get(name)) for of in facts)
+        lines.append(filled(f"{name}: {values}", "  "))
     return "\n".join(lines)
 
 
@@ -76,5 +76,4 @@ def _facts(header: Header) -> dict[str, Any]:
     facts = msgspec.structs.asdict(header)
     for name in ("settings", "gpu_build"):
         facts |= facts.pop(name)
-    facts |= {f"{name} version": v for name, v in facts.pop("versions").items()}
-    return {name: value for name, value in facts.items() if name not in COMPARED}
+    return facts | {f"{name} version": v for name, v in facts.pop("versions").items()}

@@ -18,7 +18,7 @@ from d2lpar import __version__
 from d2lpar.cli.options import CONTEXT, OUT, PATH, RUN
 from d2lpar.errors import D2lparError, RecordError, SettingError, raising_interrupts
 from d2lpar.experiments import EXPERIMENTS, LESSONS, draw, get, result
-from d2lpar.text import duration, filled, printable, terminal_width
+from d2lpar.text import duration, filled, printable
 
 log = logging.getLogger("d2lpar")
 
@@ -53,18 +53,18 @@ def list_chapters() -> None:
     rows = {name: (n, "", "a lesson, in chapters/") for n, name in LESSONS.items()}
     for name, chapter in EXPERIMENTS.items():
         rows[name] = chapter.number, duration(60 * chapter.minutes), chapter.about
-    shown = click.HelpFormatter(width=terminal_width())
-    shown.write_dl(
-        [
-            (f"{number:2}  {name:21}  {time:>6}", about)
-            for name, (number, time, about) in sorted(rows.items(), key=lambda x: x[1])
-        ],
-        col_max=40,
-    )
-    click.echo(f"{shown.getvalue()}\nStart with: d2lpar run multiple_gpus")
+    for name, (number, time, about) in sorted(rows.items(), key=lambda x: x[1]):
+        click.echo(filled(about, f"{number:2}  {name:21}  {time:>6}  "))
+    click.echo("\nStart with: d2lpar run multiple_gpus")
 
 
-def measure_chapter(chapter: str, **flags) -> None:
+@d2lpar.command(
+    params=[click.Argument(["chapter"]), *RUN],
+    short_help="Measure a chapter.",
+    epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
+)
+@OUT
+def run(chapter: str, **flags) -> None:
     """Measure CHAPTER, a name or a number of `d2lpar list`.
 
     A flag that does not apply to the chapter is refused. The lesson around the
@@ -77,17 +77,6 @@ def measure_chapter(chapter: str, **flags) -> None:
     from d2lpar.runs.measure import measure
 
     measure(chapter, **{name: v for name, v in flags.items() if v is not None})
-
-
-run = click.Command(
-    "run",
-    callback=measure_chapter,
-    params=[click.Argument(["chapter"]), *RUN],
-    help=measure_chapter.__doc__,
-    short_help="Measure a chapter.",
-    epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
-)
-d2lpar.add_command(run)
 
 
 @d2lpar.command(short_help="Say what runs found.")

@@ -79,11 +79,5 @@ RUN = [
         help="auto: the whole set if it can be had, else the sample of "
         "Fashion-MNIST in the package, or drawn faces; the output says which.",
     ),
-    Option(
-        ["-o", "--out"],
-        type=PATH,
-        show_default="runs",
-        help="Folder for records and figures.",
-    ),
     _flag("-q", "--quiet", help="No progress, one line of result."),
 ]

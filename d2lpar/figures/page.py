@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 from d2lpar.records import labels
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import Run
-from d2lpar.records.rule import NOT_TIMED, Comparison, Summary, compare, summarize
+from d2lpar.records.rule import Comparison, Summary, summarize
 from d2lpar.text import byte_size, number
 
 STYLE = Path(__file__).with_name("house.mplstyle")
@@ -153,18 +153,6 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-
-
-def by_count(seconds: Mapping[str, Summary]) -> list[Row]:
-    """Return a row per device count, ascending, with the speedup over the first."""
-    base, *_ = seconds.values()
-    rows = []
-    for k, (name, summary) in enumerate(seconds.items()):
-        note = NOT_TIMED
-        if summary.n:
-            note = times_as_fast(compare(base, summary)) if k and base.n else ""
-        rows.append(Row(name, summary.samples, count_color(k), note))
-    return rows
 
 
 def times_as_fast(found: Comparison) -> str:

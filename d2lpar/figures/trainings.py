@@ -11,6 +11,7 @@ from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records import labels, measurements
 from d2lpar.records.kinds import Run
+from d2lpar.records.rule import NOT_TIMED, compare
 
 
 def seconds(
@@ -22,7 +23,13 @@ def seconds(
         name = labels.CHAPTERS.get(run.header.chapter, run.header.chapter)
         name = f"{name}, {labels.configuration(run.header)}"
         samples[name] = measurements.seconds_per_epoch(run)
-    rows = page.by_count(samples)
+    base, *_ = samples.values()
+    rows = []
+    for k, (name, summary) in enumerate(samples.items()):
+        note = NOT_TIMED if not summary.n else ""
+        if k and base.n and summary.n:
+            note = page.times_as_fast(compare(base, summary))
+        rows.append(page.Row(name, summary.samples, page.count_color(k), note))
     title = page.answer(answers, "seconds", "Seconds per epoch")
     size = (7.6, page.height(len(rows)))
     picture = page.new(title, workload(runs), runs, size)
@@ -33,7 +40,7 @@ def seconds(
 
 
 def by_device_count(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs by ascending device count; RecordError for a mixture."""
+    """Return the runs by ascending device count; RecordError for two of one."""
     counts: dict[str, Run] = {}
     for run in runs:
         measurements.check(run)
@@ -44,11 +51,6 @@ def by_device_count(runs: Sequence[Run]) -> list[Run]:
                 f"{count}; draw one of them, or compare them"
             )
         counts[count] = run
-        if run.header.dataset_sha256 != runs[0].header.dataset_sha256:
-            raise RecordError(
-                f"{runs[0].path} and {run.path}: were trained on "
-                "different data; compare them instead"
-            )
     return sorted(counts.values(), key=lambda run: run.header.num_devices)
 
 

@@ -113,23 +113,23 @@ def plan(
     base = {**experiment.presets[preset]}
     if dry_run:
         base |= experiment.presets["dry-run"]
-    settings = {**base, **{k: _like(v, base[k]) for k, v in overrides.items()}}
+    settings = dict(base)
+    for name, value in overrides.items():  # 1 and 1.0 are the same
+        settings[name] = float(value) if isinstance(base[name], float) else value
+    differs = {name: v for name, v in settings.items() if v != base[name]}
     first, *others = all_seeds = parse_seeds(seeds)
     to_load = {"seed": first, **settings.pop("data", {})}
     if experiment.locate:
-        to_load["name"] = experiments.load(experiment.locate)(data)
+        dataset = to_load["name"] = experiments.load(experiment.locate)(data)
+        if dataset != experiment.datasets[0]:
+            differs[dataset] = True
     if dry_run and "global_batch_size" in settings:
         two_batches = min(2 * settings["global_batch_size"], SAMPLE_IMAGES)
         to_load["n_train"] = max(two_batches, to_load["n_train"])
 
     is_worker = "DMLC_PS_ROOT_URI" in os.environ  # of a launch: see d2lpar.workers
     chosen = names(devices)
-    if num_devices is not None:
-        counts = parse_counts(as_text(num_devices), len(chosen))
-    else:
-        counts = [len(chosen)] if is_worker else default_counts(len(chosen))
-    if is_worker and len(counts) > 1:
-        raise SettingError("workers measure one count of devices: write one")
+    counts = _counts(num_devices, len(chosen), is_worker)
     if others and (is_worker or not experiment.start):
         raise SettingError(
             f"--seeds {as_text(seeds)}: write one; a training takes more"
@@ -138,13 +138,8 @@ def plan(
     threads = threads or (None if is_worker else host.user_threads())
     kind = chosen[0].device_type
     changed = changed_variables(experiment.environment.get(kind, {}))
-
-    differs = {name: v for name, v in settings.items() if v != base[name]}
-    dataset = to_load.get("name", "")
     marks = {
-        dataset: bool(dataset) and dataset != experiment.datasets[0],
-        "seeds": all_seeds if others else None,
-        "seed": None if others else first,
+        "seeds" if others else "seed": all_seeds if others else first,
         "gpu": kind == "gpu",
         "threads": threads,
         **changed,
@@ -153,35 +148,40 @@ def plan(
     differs |= {name: value for name, value in marks.items() if value}
     if dry_run and preset != "quick":
         differs = {preset: True, **differs}
-    preset = "dry-run" if dry_run else preset
-    recipe = named_by(preset, differs)
     if "device_counts" in settings:
         settings["device_counts"], counts = counts, [max(counts)]
-    return [
-        Job(
-            experiment=experiment,
-            preset=preset,
-            recipe=recipe,
-            devices=chosen[:count],
-            seed=first,
-            seeds=all_seeds if others else (),
-            settings=settings,
-            data=to_load,
-            command=command,
-            folder=atomic.output_folder(out) / experiment.name / recipe,
-            threads=threads or experiment.threads,
-            checkpoint_every=checkpoint_every,
-            resume=resume,
-            is_worker=is_worker,
-            environment=changed,
-        )
-        for count in counts
-    ]
+    preset = "dry-run" if dry_run else preset
+    recipe = named_by(preset, differs)
+    job = Job(
+        experiment=experiment,
+        preset=preset,
+        recipe=recipe,
+        devices=chosen,
+        seed=first,
+        seeds=all_seeds if others else (),
+        settings=settings,
+        data=to_load,
+        command=command,
+        folder=atomic.output_folder(out) / experiment.name / recipe,
+        threads=threads or experiment.threads,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
+        is_worker=is_worker,
+        environment=changed,
+    )
+    return [replace(job, devices=chosen[:count]) for count in counts]
 
 
-def _like(value: Any, preset: Any) -> Any:
-    """Return a setting as a float where the preset's is one: 1 and 1.0 are the same."""
-    return float(value) if isinstance(preset, float) else value
+def _counts(
+    given: str | int | Sequence[int] | None, available: int, is_worker: bool
+) -> list[int]:
+    """Return the device counts to measure; a worker's is one, by default all."""
+    if given is None:
+        return [available] if is_worker else default_counts(available)
+    counts = parse_counts(as_text(given), available)
+    if is_worker and len(counts) > 1:
+        raise SettingError("workers measure one count of devices: write one")
+    return counts
 
 
 def parse_seeds(seeds: str | int | Sequence[int]) -> list[int]:

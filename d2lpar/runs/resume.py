@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from d2lpar.errors import CheckpointError
-from d2lpar.experiments import differing
+from d2lpar.experiments import differing, settings_of
 from d2lpar.records import checkpoints
 from d2lpar.records.checkpoints import Checkpoint
 from d2lpar.records.kinds import EPOCHS, Header, Line
@@ -88,7 +88,7 @@ class Resumable:
 def _check_agrees(checkpoint: Checkpoint, header: Header, state: Any) -> None:
     """Raise :class:`CheckpointError` where a run contradicts its checkpoint."""
     before, path, epoch = checkpoint.header, checkpoint.path, checkpoint.epoch
-    different = differing([before, header], MAY_DIFFER)
+    different = differing([settings_of(before), settings_of(header)], MAY_DIFFER)
     if checkpoint.workload != state.workload:
         different = ["workload"]
     if different:

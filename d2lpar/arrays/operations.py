@@ -6,11 +6,9 @@ Functions draw an operation's arrays, split their rows over the devices, and yie
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from types import ModuleType
 from typing import ClassVar
 
 import numpy
@@ -101,7 +99,7 @@ class Work:
     """Hold an operation's forms, and how they are checked.
 
     `on_devices` are functions of a device; `on_host`, of a library, of its `host`
-    arrays and of `out`; `checks` are :mod:`d2lpar.timing`'s.
+    arrays and of those in `out`; `checks` are :mod:`d2lpar.timing`'s.
     """
 
     operation: str
@@ -111,22 +109,8 @@ class Work:
     checks: dict
     on_devices: dict[str, Callable]
     host: tuple[numpy.ndarray, ...] = ()
-    out: numpy.ndarray | None = None
+    out: tuple[numpy.ndarray, ...] = ()
     on_host: dict[str, Callable] = field(default_factory=dict)
-
-
-def forms_of(
-    work: Work, library: ModuleType, place: str = "cpu"
-) -> tuple[dict[str, Callable], list]:
-    """Return the forms of NumPy or PyTorch, and the arrays on `place` they write to."""
-    arrays = [*work.host, *([] if work.out is None else [work.out])]
-    if library is not numpy:
-        arrays = [library.from_numpy(array).to(place) for array in arrays]
-    forms: dict[str, Callable] = {
-        form: functools.partial(call, library, *arrays)
-        for form, call in work.on_host.items()
-    }
-    return forms, arrays[len(work.host) :]
 
 
 def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
@@ -152,7 +136,7 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Wor
             IN_PLACE: lambda d: np.multiply(x[d], 2, out=y[d]),
             ONE_KERNEL: one_kernel,
         },
-        host=(host,), out=out,
+        host=(host,), out=(out,),
         on_host={
             AS_WRITTEN: lambda library, x, out: x * 2,
             IN_PLACE: lambda library, x, out: library.multiply(x, 2, out=out),
@@ -162,7 +146,7 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Wor
         "copy", host.shape, num_bytes, 0,
         {"expected": host, "rtol": 0, "before": clear},
         {"copyto": lambda d: x[d].copyto(y[d])},
-        host=(host,), out=out, on_host={"copyto": copied},
+        host=(host,), out=(out,), on_host={"copyto": copied},
     )  # fmt: skip
 
 

@@ -46,10 +46,6 @@ class Row:
         together = self.num_devices if self.operation in TRANSFERS else 1
         return together * self.num_bytes / self.seconds.median / 1e9
 
-    @property
-    def gflop_per_sec(self) -> float:
-        return self.flops / self.seconds.median / 1e9
-
 
 def rows(runs: Sequence[Run]) -> list[Row]:
     """Return the runs' timings by ascending device count, repeats of a row pooled."""
@@ -124,7 +120,7 @@ def _everything(table: Sequence[Row]) -> Table:
         [f"{row.operation} {shape(row)}", row.library, row.form,
          str(row.num_devices or "host"), *row.seconds.cells(1e3),
          number(1e3 * row.naive.median), number(row.gb_per_sec),
-         number(row.gflop_per_sec)]
+         number(row.flops / row.seconds.median / 1e9)]
         for row in table
     ]  # fmt: skip
     return Table(columns, cells, names=3, title="Every form:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 from collections.abc import Iterator, Sequence
@@ -82,16 +83,18 @@ def _time(
         gpu = f"cuda:{devices[0].device_id}"
         places += [(torch, gpu) for torch in libraries[1:] if torch.cuda.is_available()]
     for library, place in places:
-        forms, out = operations.forms_of(work, library, place)
-        for form, call in forms.items():
+        arrays: list = [*work.host, *work.out]
+        if library is not numpy:
+            arrays = [library.from_numpy(array).to(place) for array in arrays]
+        for form, function in work.on_host.items():
+            call = functools.partial(function, library, *arrays)
             name = f"{work.operation} in {LIBRARIES[library.__name__]}, {form}, {place}"
             if place == "cpu":
                 measured = timing.measure_host(call, threads, name=name, **options)
             else:
-                clear = {"before": operations.clearing(*out), "name": name}
-                measured = timing.measure_torch(
-                    call, devices[0], **{**options, **clear}
-                )
+                clear = operations.clearing(*arrays[len(work.host) :])
+                on_gpu = {**options, "before": clear, "name": name}
+                measured = timing.measure_torch(call, devices[0], **on_gpu)
             yield _record(work, library, form, measured)
 
 

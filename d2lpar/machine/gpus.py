@@ -42,18 +42,13 @@ def cuda_devices() -> list[CudaDevice]:
         name, address = (ctypes.create_string_buffer(128) for _ in range(2))
         cuda.cuDeviceGetName(name, len(name), device)
         cuda.cuDeviceGetPCIBusId(address, len(address), device)
-        attributes = {}
+        attributes = []
         for number in (MAJOR, MINOR, MULTIPROCESSORS):
             cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
-            attributes[number] = value.value
-        devices.append(
-            CudaDevice(
-                name=name.value.decode(),
-                capability=(attributes[MAJOR], attributes[MINOR]),
-                multiprocessors=attributes[MULTIPROCESSORS],
-                pci_address=address.value.decode(),
-            )
-        )
+            attributes.append(value.value)
+        major, minor, multiprocessors = attributes
+        model, pci = name.value.decode(), address.value.decode()
+        devices.append(CudaDevice(model, (major, minor), multiprocessors, pci))
     return devices
 
 

@@ -12,10 +12,6 @@ def needs_a_compiler(request):
 
 @pytest.fixture(scope="package", autouse=True)
 def own_cache(tmp_path_factory):
-    from d2lpar.kernels import on_cpu
-
-    quick = ["-O1" if flag == "-O3" else flag for flag in on_cpu.FLAGS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(on_cpu, "FLAGS", quick)
         yield

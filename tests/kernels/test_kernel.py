@@ -55,12 +55,8 @@ def random_numbers(rng, n, dtype):
 
 @pytest.mark.parametrize("num_devices", [1, 2])
 @pytest.mark.parametrize("ctype", CTYPES)
-def test_an_elementwise_kernel_is_numpys_to_the_bit(
-    ctype, num_devices, contexts, monkeypatch
-):
+def test_an_elementwise_kernel_is_numpys_to_the_bit(ctype, num_devices, contexts):
     chosen = contexts(num_devices)
-    as_users = ["-O3" if flag == "-O1" else flag for flag in on_cpu.FLAGS]
-    monkeypatch.setattr(on_cpu, "FLAGS", as_users)
     dtype, rng = CTYPES[ctype], numpy.random.default_rng(0)
     axpy = ElementwiseKernel(
         f"{ctype} a, const {ctype} *x, {ctype} *y", "y[i] = a * x[i] - y[i];", "axpy"

@@ -105,7 +105,13 @@ def _received(
         try:
             kind, content = pipe.recv()
         except (EOFError, OSError):  # it ended without a message
-            raise DiedError(_crash(child.wait(), output)) from None
+            status = child.wait()
+            if status == -signal.SIGKILL:
+                raise DiedError("killed (signal 9)") from None
+            how = f"status {status}" if status >= 0 else signal.Signals(-status).name
+            *_, last = output.read_text(errors="replace").strip().split("\n")
+            last = last[:300] or "it printed nothing"
+            raise DiedError(f"ended with {how}: {last}") from None
         if kind == "result":
             yield content
         elif kind == "turn":
@@ -124,15 +130,6 @@ def _end_session(number: int) -> None:
     """Kill a process and all that it has started."""
     with suppress(OSError):
         os.killpg(number, signal.SIGKILL)
-
-
-def _crash(status: int, output: Path) -> str:
-    """Say in one clause how a process ended, with the last line that it printed."""
-    if status == -signal.SIGKILL:
-        return "killed (signal 9)"
-    ending = f"status {status}" if status >= 0 else signal.Signals(-status).name
-    *_, last = output.read_text(errors="replace").strip().split("\n")
-    return f"ended with {ending}: {last[:300] or 'it printed nothing'}"
 
 
 # In the child

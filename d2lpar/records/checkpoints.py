@@ -6,41 +6,28 @@ Its header has the rest of the state (epoch, seed) and the record's lines so far
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy
+from msgspec.structs import replace
 
 from d2lpar.errors import CheckpointError, first_line
 from d2lpar.records import files
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import AnyLine, Header, Line
+from d2lpar.records.kinds import AnyLine
 
 KEEP = 2  # checkpoints per run
 
 
-class _Content(msgspec.Struct):
-    """The JSON text in the file's header."""
+class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Hold the state after a finished epoch, and the run's record so far."""
 
     workload: str
     facts: dict[str, int]
     lines: tuple[AnyLine, ...]
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Hold the state after a finished epoch, and the run's record so far."""
-
-    workload: str
-    tensors: dict[str, numpy.ndarray]
-    facts: dict
-    lines: tuple[Header | Line, ...]
-    path: Path | None = None
-
-    @property
-    def header(self) -> Header:
-        return self.lines[0]
+    tensors: Any = {}  # by name; the others are JSON in the file's header
 
     @property
     def epoch(self) -> int:
@@ -52,11 +39,11 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     from safetensors.numpy import save as to_bytes
 
     tensors = {k: numpy.ascontiguousarray(a) for k, a in checkpoint.tensors.items()}
-    content = _Content(checkpoint.workload, checkpoint.facts, checkpoint.lines)
-    run = files.run_name(checkpoint.header)
+    text = msgspec.json.encode(replace(checkpoint, tensors={})).decode()
+    run = files.run_name(checkpoint.lines[0])
     path = folder / f"{run}.epoch{checkpoint.epoch:06d}.safetensors"
     with replacing(path) as tmp, open(tmp, "wb") as f:
-        f.write(to_bytes(tensors, {"d2lpar": msgspec.json.encode(content).decode()}))
+        f.write(to_bytes(tensors, {"d2lpar": text}))
         f.flush()
         os.fsync(f.fileno())
     existing = of_run(folder, run)
@@ -78,7 +65,7 @@ def load(path: str | Path) -> Checkpoint:
         with safe_open(path, framework="np") as f:
             text = (f.metadata() or {})["d2lpar"]
             tensors = {name: f.get_tensor(name) for name in f.keys()}
-        content = msgspec.json.decode(text, type=_Content)
+        return replace(msgspec.json.decode(text, type=Checkpoint), tensors=tensors)
     except OSError as error:
         why = error.strerror or first_line(error)
         raise CheckpointError(f"{str(path)!r}: cannot be read ({why})") from None
@@ -87,6 +74,3 @@ def load(path: str | Path) -> Checkpoint:
             f"{path}: not a checkpoint of d2lpar, or truncated "
             f"({first_line(error)[:100]}); use another one"
         ) from None
-    return Checkpoint(
-        content.workload, tensors, content.facts, content.lines, Path(path)
-    )

@@ -62,18 +62,14 @@ class Result:
         return self.short or self.sentences[0]
 
     def __str__(self) -> str:
-        """Return table, note and answer as plain text."""
-        return "\n\n".join(filter(None, (self.about(WIDTH), self.answer(WIDTH))))
+        return self.text(WIDTH)
 
-    def about(self, width: int) -> str:
-        """Return the table and the note as plain text in lines of `width`."""
-        lines = [self.table.in_lines(width)] if self.table.rows else []
-        lines += [filled(f"({self.note})", width=width)] if self.note else []
-        return "\n".join(lines)
-
-    def answer(self, width: int) -> str:
-        """Return the sentences as plain text, each on its own lines."""
-        return "\n".join(filled(text, width=width) for text in self.sentences)
+    def text(self, width: int) -> str:
+        """Return table, note and answer, sentence by sentence, in lines of `width`."""
+        about = [self.table.in_lines(width)] if self.table.rows else []
+        about += [filled(f"({self.note})", width=width)] if self.note else []
+        answer = [filled(text, width=width) for text in self.sentences]
+        return "\n\n".join("\n".join(lines) for lines in (about, answer) if lines)
 
     def full_text(self, source: str) -> str:
         """Return table, note, answer and further tables as one text, then `source`."""

@@ -110,10 +110,7 @@ def _present(measured: list[Run], folder: Path, quiet: bool) -> None:
     if quiet:
         print(filled(found.in_short, f"{first.header.chapter}: "))
     else:
-        width = terminal_width()
-        parts = filter(None, (found.about(width), found.answer(width)))
-        text = "\n\n".join(parts)
-        print(f"\n{text}\n", flush=True)
+        print(f"\n{found.text(terminal_width())}\n", flush=True)
     drawn = experiments.draw(runs, folder, found)
     out, sweep = folder.parent.parent, report.Sweep(folder, runs, found)
     page = report.write_page(out, report.sweeps(out, sweep))

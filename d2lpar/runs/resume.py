@@ -40,7 +40,7 @@ class Resumable:
         self.lines: list[Header | Line] = [header]
         if resume is not None:
             checkpoint = checkpoints.load(resume)
-            _check_agrees(checkpoint, header, state)
+            _check_agrees(resume, checkpoint, header, state)
             self.state = type(state).restore(checkpoint.tensors, checkpoint.facts)
             settings = {**header.settings, "resumed_at": checkpoint.epoch}
             self.lines = [replace(header, settings=settings)]
@@ -71,7 +71,7 @@ class Resumable:
     def _remember(self) -> None:
         state = self.state
         self.finished = Checkpoint(
-            state.workload, state.tensors(), state.facts(), tuple(self.lines)
+            state.workload, state.facts(), tuple(self.lines), state.tensors()
         )
 
     def save(self) -> Path | None:
@@ -85,9 +85,11 @@ class Resumable:
             return None
 
 
-def _check_agrees(checkpoint: Checkpoint, header: Header, state: Any) -> None:
+def _check_agrees(
+    path: str, checkpoint: Checkpoint, header: Header, state: Any
+) -> None:
     """Raise :class:`CheckpointError` where a run contradicts its checkpoint."""
-    before, path, epoch = checkpoint.header, checkpoint.path, checkpoint.epoch
+    before, epoch = checkpoint.lines[0], checkpoint.epoch
     different = differing([settings_of(before), settings_of(header)], MAY_DIFFER)
     if checkpoint.workload != state.workload:
         different = ["workload"]

@@ -159,17 +159,13 @@ def run_job(job: Job) -> Iterator[Header | Line]:
         measured = plural(len(job.devices), "device")
         raise DiedError(f"the process that measured {measured} {why}") from None
     except RunError as error:
-        raise RunError(_advice(job, str(error))) from None
+        from d2lpar.datasets import fashion
+        from d2lpar.memory import out_of_memory
 
-
-def _advice(job: Job, why: str) -> str:
-    """Return an error of a measuring process; add what would fit if memory ran out."""
-    from d2lpar.datasets import fashion
-    from d2lpar.memory import out_of_memory
-
-    if not out_of_memory.WORDS.search(why):
-        return why
-    if not job.experiment.trains_lenet:
-        return out_of_memory.advice(job.devices, why)
-    batch, sizes = job.settings["global_batch_size"], fashion.load(**job.data).sizes
-    return out_of_memory.advice(job.devices, why, batch, **sizes)
+        why, lenet = str(error), {}
+        if out_of_memory.WORDS.search(why):
+            if job.experiment.trains_lenet:
+                batch = job.settings["global_batch_size"]
+                lenet = {"lenets_batch": batch, **fashion.load(**job.data).sizes}
+            why = out_of_memory.advice(job.devices, why, **lenet)
+        raise RunError(why) from None

@@ -154,7 +154,7 @@ def test_a_run_that_contradicts_its_checkpoint_is_refused(tmp_path, says):
     state = lenet.start(0)
     state.epoch = 3
     lines = a_header(**SETTINGS), *(an_epoch(e) for e in (1, 2, 3))
-    saved = checkpoints.Checkpoint(workload, state.tensors(), state.facts(), lines)
+    saved = checkpoints.Checkpoint(workload, state.facts(), lines, state.tensors())
     path = str(checkpoints.save(tmp_path, saved))
     header = replace(a_header(**{**SETTINGS, **settings}), **fields)
     with pytest.raises(CheckpointError, match=says) as caught:
@@ -166,7 +166,7 @@ def test_threads_may_differ_and_a_setting_that_is_new_and_off(tmp_path):
     state = lenet.start(0)
     state.epoch = 3
     lines = (a_header(**SETTINGS),)
-    saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), lines)
+    saved = checkpoints.Checkpoint("lenet", state.facts(), lines, state.tensors())
     path = str(checkpoints.save(tmp_path, saved))
     same = a_header(**SETTINGS, threads=3, same_bits=False)
     assert Resumable(same, lenet.start(0), tmp_path, resume=path).state.epoch == 3

@@ -35,6 +35,7 @@ REFUSED = [
     ([*LENET, "--resume=x", "--repeats=2"], "--resume with --repeats"),
     ([*LENET, "--seeds=1,2", "--repeats=2"], "--seeds with --repeats"),
     ([*LENET, "--seeds=-1"], "--seeds '-1': write whole numbers"),
+    ([*LENET, "--seeds=2147483648"], "--seeds '2147483648': write whole numbers"),
     ([*LENET, "--seeds=0,0"], "--seeds '0,0': write whole numbers"),
     (["run", ""], "'': there is none"),
     (["run", "timing", "--seeds=1,2"], "--seeds 1,2: write one"),
@@ -43,10 +44,7 @@ REFUSED = [
     ([*LAUNCH, "run", "multiple_machines", "--devices=gpu:1"], "train on CPU contexts"),
     (["plot", "\x1b[31mx.jsonl"], r"\x1b[31mx.jsonl"),  # a terminal would obey
     # Chapters and devices that are not there
-    (
-        ["run", "multiple_gpu"],
-        "there is none; did you mean multiple_gpus?",
-    ),
+    (["run", "multiple_gpu"], "there is none; did you mean multiple_gpus?"),
     (["run", "chapter7"], "python chapters/memory.py"),
     (["run", "15"], "'15': there is none; see d2lpar list"),
     ([*LENET, "--devices=cpu:2,gpu:1"], "cpu:2,gpu:1"),

@@ -23,6 +23,8 @@ def test_a_variable_that_would_crash_mxnet_is_named(name, monkeypatch):
 def test_contexts_share_the_cores_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(host, "set_by_us", set())
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda process: {0})
+    assert host.usable_cores() == 1  # as in a container that was given one of many
     monkeypatch.setattr(host, "usable_cores", lambda: 8)
     assert [host.threads_per_context(n) for n in (1, 2, 3, 16)] == [8, 4, 2, 1]
     host.set_defaults({"OMP_NUM_THREADS": "1"})  # as before MXNet's import

@@ -260,6 +260,7 @@ def test_one_state_for_all_replicas_is_noticed(reduce, rates):
         make, options = Bucket, {"reduce": allreduce_buckets}
     with pytest.raises(AssertionError, match=r"replicas 0 and 1 differ .*params\[0\]"):
         own_steps(make, update, rates, **options)
+    assert_equal_replicas([get_params([numpy.full(1, numpy.nan)], c) for c in CPUS[:2]])
 
 
 # What a learner gets wrong: an error that names the value, and no step is taken

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from d2lpar import timing
+from d2lpar.devices import cpus
 from d2lpar.errors import D2lparError
 from d2lpar.timing import TimingError, measure, measure_host
 
@@ -22,12 +23,6 @@ def clock(monkeypatch):
         monkeypatch.setattr(timing, "time", fake)
 
     return set_clock
-
-
-def on(num_devices):
-    from d2lpar._mxnet import mx
-
-    return [mx.cpu(k) for k in range(num_devices)]
 
 
 def test_samples_of_a_known_clock(clock):
@@ -58,7 +53,7 @@ def test_what_is_under_way_before_a_repetition_is_waited_for(monkeypatch):
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=read))
     monkeypatch.setattr(npx, "waitall", lambda: events.append("wait"))
     before = lambda: events.append("before")  # noqa: E731
-    measure(result, on(2), warmup=1, repeats=1, before=before)
+    measure(result, cpus(2), warmup=1, repeats=1, before=before)
     once = ["before", "wait", "clock", "call cpu(0)", "call cpu(1)", "clock", "wait"]
     assert events == 2 * [*once, "clock"]
 
@@ -89,7 +84,7 @@ def test_the_tolerance_is_of_the_largest_element():
 @pytest.mark.parametrize("result", [None, 3.0, np.float32(2)])
 def test_a_result_that_is_no_array_is_named(result):
     with pytest.raises(TypeError, match=f"nothing: the function returns {result}, wh"):
-        measure(lambda device: result, on(2), name="nothing")
+        measure(lambda device: result, cpus(2), name="nothing")
 
 
 def test_torch_is_timed_until_its_gpu_has_finished(clock, monkeypatch):

@@ -202,12 +202,6 @@ _libc.malloc.restype = ctypes.c_void_p
 _libc.malloc.argtypes = [ctypes.c_size_t]
 
 
-class _Context(ctypes.Structure):
-    """The struct mxnet::Context of MXNet's C++, passed by value."""
-
-    _fields_ = [("device_type", ctypes.c_int), ("device_id", ctypes.c_int32)]
-
-
 def _address(name: str) -> int:
     """Return where a function of MXNet's library begins; 0 if it has none."""
     if not hasattr(mx.base._LIB, name):
@@ -270,7 +264,8 @@ class CpuKernel(NamedTuple):
                 self.cuda_launch,
                 ctypes.c_void_p(copy),
                 self.cuda_free,
-                ctypes.byref(_Context(ctx.device_typeid, ctx.device_id)),
+                # The struct mxnet::Context
+                (ctypes.c_int * 2)(ctx.device_typeid, ctx.device_id),
                 None,  # arrays that are only read
                 0,
                 mx.base.c_array(ctypes.c_void_p, written),

@@ -8,6 +8,7 @@ import pytest
 from d2lpar import timing
 from d2lpar._mxnet import mx
 from d2lpar.arrays import operations, timings
+from d2lpar.devices import cpus
 from d2lpar.kernels import CudaKernel, KernelError
 
 TINY = {"x2": 1001, "sum_rows": 103, "trig": 41, "product": 67, "largest_copy": 2**14}
@@ -15,17 +16,13 @@ DATA = operations.Sizes(**TINY)
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def contexts(n):
-    return [mx.cpu(k) for k in range(n)]
-
-
 def work_of(make, n):
-    return next(make(DATA, contexts(n), np.random.default_rng(0)))
+    return next(make(DATA, cpus(n), np.random.default_rng(0)))
 
 
 def results(work, n, call):
     work.checks.get("before", lambda: None)()
-    parts = [call(device) for device in contexts(n)]
+    parts = [call(device) for device in cpus(n)]
     return [p if isinstance(p, np.ndarray) else p.asnumpy() for p in parts]
 
 
@@ -61,12 +58,12 @@ def test_copies(n):
     hosts = [rng.random(1024, dtype="float32") for _ in range(n)]
     names = ["host to device", "device to host", "device to device"]
     right = dict.fromkeys(names, np.concatenate(hosts))
-    for work in operations.copies(4096, contexts(n), np.random.default_rng(0)):
+    for work in operations.copies(4096, cpus(n), np.random.default_rng(0)):
         (call,) = work.on_devices.values()
         actual = np.concatenate(results(work, n, call))
         np.testing.assert_array_equal(actual, right.pop(work.operation))
         if work.operation == "device to device":  # the next device of the ring
-            there = [call(device).ctx for device in contexts(n)]
+            there = [call(device).ctx for device in cpus(n)]
             assert there == [mx.cpu((k + 1) % n) for k in range(n)]
     assert not right
 
@@ -86,12 +83,12 @@ def test_the_kernels_tangent_in_every_quadrant(kind):
 @pytest.mark.usefixtures("compiler")
 def test_an_operation_that_does_nothing_is_an_error():
     """The right result is there already, from before: it is cleared every time."""
-    for work in operations.x2(DATA, contexts(1), np.random.default_rng(0)):
+    for work in operations.x2(DATA, cpus(1), np.random.default_rng(0)):
         *_, form = work.on_devices.values()
         there = form(mx.cpu())
         np.testing.assert_array_equal(there.asnumpy(), work.checks["expected"])
         with pytest.raises(timing.TimingError):
-            timing.measure(lambda device: there, contexts(1), **work.checks)  # noqa: B023
+            timing.measure(lambda device: there, cpus(1), **work.checks)  # noqa: B023
 
 
 def lines(n, **settings):

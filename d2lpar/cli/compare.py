@@ -66,8 +66,8 @@ def compare(a: Run, b: Run) -> str:
     names = differing(facts, COMPARED)
     lines.append("differences:" if names else "no other differences")
     for name in names:
-        values = " and ".join(str(of.get(name)) for of in facts)
-        lines.append(filled(f"{name}: {values}", "  "))
+        both_values = " and ".join(str(of.get(name)) for of in facts)
+        lines.append(filled(f"{name}: {both_values}", "  "))
     return "\n".join(lines)
 
 

@@ -17,7 +17,6 @@ from d2lpar.records.kinds import (
     EPOCHS,
     AllReduceRecord,
     EpochRecord,
-    GanEpochRecord,
     Header,
     Line,
     PointRecord,
@@ -32,21 +31,17 @@ SILENCE = 5  # seconds without a word, at first
 
 def in_words(line: Line, num_epochs: int = 0) -> str:
     """Return a line of progress for a record line, or ""."""
-    of_all = f"/{num_epochs}" if num_epochs else ""
-    if isinstance(line, EPOCHS):  # those of a checkpoint may be of other devices
+    if isinstance(line, EPOCHS):
+        of_all = f"/{num_epochs}" if num_epochs else ""
+        if isinstance(line, EpochRecord):
+            guess = " (guessing)" if is_guessing(line.test_acc) else ""
+            losses = f"{line.train_loss:.3f}, accuracy {line.test_acc:.3f}{guess}"
+        else:
+            losses = f"of D {line.d_loss:.3f}, of G {line.g_loss:.3f}"
+        # Those of a checkpoint may be of other devices.
         elsewhere = line.resumed == "elsewhere"
         seconds = "of the checkpoint" if elsewhere else f"{line.seconds:.3g} s"
-    if isinstance(line, EpochRecord):
-        guess = " (guessing)" if is_guessing(line.test_acc) else ""
-        return (
-            f"epoch {line.epoch}{of_all}, loss {line.train_loss:.3f}, accuracy "
-            f"{line.test_acc:.3f}{guess}, {seconds}"
-        )
-    if isinstance(line, GanEpochRecord):
-        return (
-            f"epoch {line.epoch}{of_all}, loss of D {line.d_loss:.3f}, of G "
-            f"{line.g_loss:.3f}, {seconds}"
-        )
+        return f"epoch {line.epoch}{of_all}, loss {losses}, {seconds}"
     if isinstance(line, PointRecord):
         return f"iteration {line.iteration}, residual {line.residual_norm:.4g}"
     if isinstance(line, StepRecord):
@@ -111,7 +106,7 @@ class Progress:
             if not words:
                 return
             self.words = f"{self.run}: {words}"
-            if isinstance(line, (EpochRecord, GanEpochRecord)):
+            if isinstance(line, EPOCHS):
                 if not line.repeat or line.epoch == self.num_epochs:
                     self.printed.discard(self.run)
                 self._end_line()

@@ -87,9 +87,8 @@ def in_short(found: Sequence[Sweep]) -> str:
     headers = [header for sweep in newest.values() for header in sweep.headers]
     lines = [filled(f"It ran on {labels.counts(headers)}. {where_from(headers)}")]
     for name, sweep in newest.items():
-        lines.append(
-            filled(sweep.found.in_short, f"  {name:{max(map(len, newest))}}  ")
-        )
+        start = f"  {name:{max(map(len, newest))}}  "
+        lines.append(filled(sweep.found.in_short, start))
     return "\n".join(lines)
 
 
@@ -151,11 +150,10 @@ def _section(sweep: Sweep, out: Path) -> str:
         images.pop("strip", None)  # the same faces
     first = [images[name] for name in found.answers if name in images]
     shown = [*first, *(p for p in images.values() if p not in first)][:PICTURES]
-    names = (".jsonl", ".txt", ".png", ".gif")
     links = ", ".join(
         f'<a href="{_link(path, out)}">{escape(path.name)}</a>'
         for path in written
-        if path.suffix in names and path not in shown
+        if path.suffix in (".jsonl", ".txt", ".png", ".gif") and path not in shown
     )
     pictures = ""
     for path in shown:  # each links to its full size

@@ -13,8 +13,7 @@ from contextlib import suppress
 from d2lpar.errors import DiedError
 
 LOOPBACK = "127.0.0.1"
-SERVE = "from d2lpar.workers.launch import serve; serve()"
-SERVING = (sys.executable, "-c", SERVE)
+SERVING = sys.executable, "-c", "from d2lpar.workers.launch import serve; serve()"
 PAUSE = 0.1  # seconds between two looks at the processes
 SECONDS_TO_STOP = 25  # for the workers to end their step and write a checkpoint
 
@@ -28,11 +27,14 @@ def launch(
     When one fails, the others are ended: they would wait for it for ever. Raises
     :class:`DiedError`.
     """
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))  # to a port that nothing uses
+        port = probe.getsockname()[1]
     # Without another cluster's variables, which could open other interfaces.
     own = {k: v for k, v in os.environ.items() if not k.startswith(("DMLC_", "PS_"))}
     own |= {
         "DMLC_PS_ROOT_URI": LOOPBACK,
-        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_PS_ROOT_PORT": str(port),
         "DMLC_NODE_HOST": LOOPBACK,
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": "1",
@@ -70,13 +72,6 @@ def launch(
             process.kill()
         for process in running.values():
             process.wait()
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that nothing uses."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return probe.getsockname()[1]
 
 
 def serve() -> None:

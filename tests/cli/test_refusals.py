@@ -15,7 +15,6 @@ from d2lpar.cli import main
 from d2lpar.machine import builds
 from d2lpar.machine.gpus import CudaDevice
 from d2lpar.records import files
-from d2lpar.runs import measure
 
 LENET = ["run", "multiple_gpus", "--data=sample", "--devices=cpu:1", "--dry-run"]
 LAUNCH = ["launch", "--"]
@@ -120,8 +119,3 @@ def test_a_gpu_without_code_is_refused_before_a_child_starts(answer, monkeypatch
     monkeypatch.setattr(process, "results", pytest.fail)
     error = answer(["run", "multiple_gpus", "--data=sample", "--devices=gpu:1"])
     assert "gpu(0) NVIDIA H200 (compute capability 9.0)" in error
-
-
-def test_a_record_does_not_hold_the_folders_of_its_owner():
-    flags = {"out": "/home/ana/thesis", "resume": "../a b"}
-    assert measure.as_words(flags) == ["--out=thesis", "--resume=../a b"]

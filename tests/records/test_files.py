@@ -21,12 +21,6 @@ def path(tmp_path):
     return path
 
 
-def test_a_file_reads_back_as_it_was_written(path):
-    assert files.read(path) == Run(RUN.header, RUN.lines, path)
-    first, *others = path.read_text().splitlines()
-    assert first.startswith('{"kind":"header"') and len(others) == len(RUN.lines)
-
-
 def test_pandas_reads_a_record_as_documented_and_misses_no_repeat(path, monkeypatch):
     pandas = pytest.importorskip("pandas", reason="no pandas: extra docs")
     usage = (Path(__file__).parents[2] / "docs" / "usage.md").read_text("utf-8")

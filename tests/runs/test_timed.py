@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 from support.factories import benchmark_header, header, point, training
 
-from d2lpar.errors import RecordError
 from d2lpar.records import files
 from d2lpar.records.kinds import ArmSample, Run
 from d2lpar.runs import timed
@@ -74,11 +73,6 @@ def test_solvers_and_benchmarks_have_rows_too():
         "s for a layer",
         "2",
     )
-
-
-def test_a_record_without_times_is_named():
-    with pytest.raises(RecordError, match="book-cpu1.jsonl: holds no times"):
-        timed.as_csv([FAST, Run(SLOW.header, (), SLOW.path)])
 
 
 def test_every_committed_record_has_rows():

@@ -22,8 +22,7 @@ def in_gluon(devices):
 
 
 def in_buckets(devices):
-    timed = FromScratch(init_lenet(0.1), devices, 3, [(None, None)])
-    timed.set_learning_rate(0.1)
+    timed = FromScratch(init_lenet(0.1), devices, 3, [(None, None)], 0.1)
     return lambda X, y: [timed.step((X, y), upto) for upto in PARTS]
 
 

@@ -6,7 +6,6 @@ Sources: the notes; Paige and Saunders (1982) for CGLS; Demmel et al.,
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -87,7 +86,14 @@ def solve(
     devices = choose(devices, None)
     if method not in METHODS:
         raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
-    _check_threads(devices)
+    # Without OMP_NUM_THREADS, MXNet takes half the cores.
+    threads = host.omp_threads() or max(1, host.usable_cores() // 2)
+    if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
+        raise DeviceError(
+            f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "
+            "MXNet's OpenBLAS would deadlock; set it before Python starts (run: "
+            "--threads 1), or use one context"
+        )
     with numpy.errstate(all="ignore"):  # what over- or underflows is found out
         shards = RowShards(A, b, devices, dtype)
         if reference is not None:
@@ -122,18 +128,6 @@ def solve(
         condition=answer.condition,
         rank=answer.rank,
     )
-
-
-def _check_threads(devices: Sequence[mx.Context]) -> None:
-    """Raise DeviceError for several CPU contexts with several threads: a deadlock."""
-    # Without OMP_NUM_THREADS, MXNet takes half the cores.
-    threads = host.omp_threads() or max(1, host.usable_cores() // 2)
-    if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
-        raise DeviceError(
-            f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "
-            "MXNet's OpenBLAS would deadlock; set it before Python starts (run: "
-            "--threads 1), or use one context"
-        )
 
 
 def _examine(shards: RowShards, method: str, answer: Answer, size: float) -> None:
@@ -190,12 +184,10 @@ def measure(
         options.setdefault("x0", x0)
     reference = numpy.linalg.lstsq(A, b, rcond=None)[0]
     # The first call of an operator is slow: solve some of the rows, briefly.
-    few = max(len(b) // 100, A.shape[1])
-    with _unwarned():
-        solve(A[:few], b[:few], **{**options, **BRIEF.get(method, {})})
+    few = 2 * A.shape[1]  # of as many as columns the condition would be bad
+    solve(A[:few], b[:few], **{**options, **BRIEF.get(method, {})})
     for repeat in range(repeats):
-        with _unwarned() if repeat else contextlib.nullcontext():
-            solution = solve(A, b, reference=reference, **options)
+        solution = solve(A, b, reference=reference, **options)
         *points, last = solution.history
         whole = method == "averaging" and len(solution.x) <= LONGEST_X
         last = msgspec.structs.replace(
@@ -205,17 +197,6 @@ def measure(
         )
         for point in (*points, last):
             yield msgspec.structs.replace(point, repeat=repeat)
-
-
-@contextlib.contextmanager
-def _unwarned() -> Iterator[None]:
-    """Log no warnings within the block: of a warm-up, or a repeated solve."""
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 class LeastSquare:

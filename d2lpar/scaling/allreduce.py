@@ -91,9 +91,9 @@ VARIANTS: dict[str, Callable[[], AllReduce]] = {
 def time_all(
     devices: Sequence[mx.Context],
     sizes: Sequence[int],
-    in_steps: tuple[str, int] = ("", 0),
+    in_steps: tuple[str, int],
 ) -> Iterator[AllReduceRecord]:
-    """Time every variant on one array of `sizes` bytes and on LeNet's gradients.
+    """Time and check every variant: an array of `sizes` bytes, and LeNet's gradients.
 
     `in_steps` is the variant and number of arrays with which a training sums them.
     """
@@ -103,37 +103,28 @@ def time_all(
         of_gradients = shapes in (flat, gradients)
         rng = numpy.random.default_rng(0)
         host = [[rng.random(s, dtype="float32") for s in shapes] for _ in devices]
+        data = [[np.zeros(s, ctx=d) for s in shapes] for d in devices]
         for name, make in VARIANTS.items():
+            all_reduce, seconds = make(), []
+            for _ in range(2 + 7):  # two warm up
+                for arrays, values in zip(data, host):
+                    for array, value in zip(arrays, values):
+                        array[:] = value
+                npx.waitall()
+                begin = time.perf_counter()
+                all_reduce(data)
+                npx.waitall()
+                seconds.append(time.perf_counter() - begin)
+                for of_devices, values in zip(zip(*data), zip(*host)):
+                    found = [array.asnumpy() for array in of_devices]
+                    if not numpy.allclose(found, sum(values), 1e-5):
+                        what = f"all-reduce ({name}) has not summed"
+                        raise TimingError(f"{what} {values[0].shape}")
             yield AllReduceRecord(
                 variant=name,
                 num_arrays=len(shapes),
                 num_bytes=sum(array.nbytes for array in host[0]),
-                seconds=_seconds(make(), host, devices, f"all-reduce ({name})"),
+                seconds=seconds[2:],
                 num_devices=len(devices),
                 in_steps=of_gradients and in_steps == (name, len(shapes)),
             )
-
-
-def _seconds(
-    all_reduce: AllReduce,
-    host: Sequence[Sequence[numpy.ndarray]],
-    devices: Sequence[mx.Context],
-    name: str,
-) -> list[float]:
-    """Time a variant on copies of ``host[k]``, the arrays of device k, and check it."""
-    data = [[np.zeros(a.shape, ctx=d) for a in host[0]] for d in devices]
-    seconds = []
-    for _ in range(2 + 7):  # two warm up
-        for arrays, values in zip(data, host):
-            for array, value in zip(arrays, values):
-                array[:] = value
-        npx.waitall()
-        begin = time.perf_counter()
-        all_reduce(data)
-        npx.waitall()
-        seconds.append(time.perf_counter() - begin)
-        for of_devices, values in zip(zip(*data), zip(*host)):
-            found = [array.asnumpy() for array in of_devices]
-            if not numpy.allclose(found, sum(values), 1e-5):
-                raise TimingError(f"{name} has not summed {values[0].shape}")
-    return seconds[2:]

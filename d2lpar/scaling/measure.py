@@ -57,12 +57,10 @@ def study(
         for device in chosen
     ]
 
-    def build(group: Sequence[mx.Context], per_device: int) -> step.Training:
-        params = lenet.init_lenet(seed=seed)
-        return step.IMPLEMENTATIONS[implementation](params, group, per_device, copies)
-
     def ready(group: Sequence[mx.Context], size: int) -> tuple[step.Training, Iterator]:
-        trained = build(group, size // len(group))
+        params, per_device = lenet.init_lenet(seed=seed), size // len(group)
+        make = step.IMPLEMENTATIONS[implementation]
+        trained = make(params, group, per_device, copies)
         batches = step.endless_batches(trained, orders, size)
         step.sample(trained, batches, 2)  # compiles and allocates
         return trained, batches
@@ -100,5 +98,5 @@ def study(
             )
     for group in groups:
         if all_reduce_sizes and len(group) > 1:
-            in_steps = build(group, 1).all_reduce
-            yield from allreduce.time_all(group, all_reduce_sizes, in_steps)
+            trained, _ = ready(group, len(group))
+            yield from allreduce.time_all(group, all_reduce_sizes, trained.all_reduce)

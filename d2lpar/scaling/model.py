@@ -67,25 +67,22 @@ class Study:
 
         Each process is a turn; if there is only one, each sample.
         """
-        key, turns = (num_devices, global_batch_size), {}
-        for process, lines in self._processes.items():
-            for line in lines:
-                if (line.num_devices, line.global_batch_size) == key:
-                    turns[process] = line.seconds
+        key = num_devices, global_batch_size
+        lines = [
+            ((k, line.repeat), line)
+            for k, run in enumerate(self.runs)
+            for line in run.lines_of(StepRecord)
+        ]
+        turns = {
+            process: line.seconds
+            for process, line in lines
+            if (line.num_devices, line.global_batch_size) == key
+        }
         if not turns:
             return summarize([s for r in self.records[key] for s in r.seconds])
-        if len(self._processes) == 1:
-            (seconds,) = turns.values()
-            return of_turns(seconds)
+        if len({process for process, _ in lines}) == 1:
+            return of_turns(*turns.values())
         return in_turns(turns)
-
-    @cached_property
-    def _processes(self) -> dict[tuple[int, int], list[StepRecord]]:
-        """Return the steps of each process, by its run and repeat."""
-        lines = [
-            (k, x) for k, r in enumerate(self.runs) for x in r.lines_of(StepRecord)
-        ]
-        return group(lines, lambda x: (x[0], x[1].repeat), lambda x: x[1])
 
     @cached_property
     def steps(self) -> dict[tuple[int, int], float]:

@@ -43,15 +43,12 @@ class FromScratch:
         devices: Sequence[mx.Context],
         per_device_batch_size: int,
         copies: Sequence[Sequence[np.ndarray]],
+        lr: float = LR,
     ) -> None:
-        self.devices, self.learning_rate = devices, 0.0
+        self.devices, self.lr = devices, lr
         self._X, self._y = copies[0]
         params = padded(params, devices[0].device_type)
         self.replicas = [Bucket(params, device) for device in devices]
-
-    def set_learning_rate(self, lr: float) -> None:
-        """Take later steps with this learning rate."""
-        self.learning_rate = lr
 
     def batches(self, orders: Sequence[np.ndarray], batch_size: int) -> Iterator[tuple]:
         """Yield an epoch of batches, in the order int32 (n,) on each device."""
@@ -74,7 +71,7 @@ class FromScratch:
             y,
             self.replicas,
             self.devices,
-            self.learning_rate,
+            self.lr,
             reduce=nothing if upto == BACKWARD else allreduce_buckets,
             update=update_bucket if upto == UPDATE else nothing,
         )
@@ -89,14 +86,14 @@ class Concise:
         devices: Sequence[mx.Context],
         per_device_batch_size: int,
         copies: Sequence[Sequence[np.ndarray]],
+        lr: float = LR,
     ) -> None:
         self.devices, self._copies = devices, copies[: len(devices)]
         channels = lenet_channels(devices[0].device_type)
         self.net, self._trainer, loss = lenet_concise.build(
-            params, devices, 0.0, per_device_batch_size, channels
+            params, devices, lr, per_device_batch_size, channels
         )
         self._losses_of = lenet_concise.ShardLosses(self.net, loss)
-        self.set_learning_rate = self._trainer.set_learning_rate
 
     @property
     def all_reduce(self) -> tuple[str, int]:
@@ -140,7 +137,6 @@ def sample(
     training: Training, batches: Iterator, steps: int, upto: str = UPDATE
 ) -> tuple[float, float]:
     """Return mean seconds of `steps` steps in a row, and of Python to issue one."""
-    training.set_learning_rate(LR)
     epoch = Epoch()  # waits for the devices
     begin = issued = time.perf_counter()
     for number, batch in enumerate(itertools.islice(batches, steps), 1):

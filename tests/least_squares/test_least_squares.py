@@ -397,13 +397,6 @@ def test_the_notes_class():
 # What the runner measures
 
 
-def test_a_repeated_solve_warns_once_and_its_warm_up_never(caplog):
-    data = datasets.uniform_problem(200, 20, 0)
-    list(measure(1, devices="cpu", method="cgls", data=data, repeats=3,
-                 max_iterations=2))  # fmt: skip
-    assert len(caplog.messages) == 1 and "after 2 iterations" in caplog.messages[0]
-
-
 def test_measure_yields_points():
     data = datasets.uniform_problem(300, 20)
     points = list(measure(2, devices="cpu:2", method="cgls", data=data, repeats=3))

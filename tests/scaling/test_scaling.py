@@ -25,7 +25,7 @@ DATA = datasets.ImageData(
 )
 
 
-def new_training(make, num_devices, params=None):
+def new_training(make, num_devices, params=None, lr=0.1):
     """A training of the study on DATA, and orders of its rows on the devices."""
     chosen = devices.parse(f"cpu:{num_devices}")
     train_set = DATA.X_train, DATA.y_train
@@ -34,7 +34,7 @@ def new_training(make, num_devices, params=None):
     rng = numpy.random.default_rng([0, 1])  # the first epoch's with seed 0
     order = rng.permutation(64).astype("int32")
     orders = [np.array(order, dtype="int32", ctx=device) for device in chosen]
-    return make(params, chosen, 24 // num_devices, copies), orders
+    return make(params, chosen, 24 // num_devices, copies, lr), orders
 
 
 def params_of(training):
@@ -58,10 +58,9 @@ def replicas_of(training):
 def test_the_studys_steps_leave_the_trainings_parameters(make, train, n):
     """To the bit, after an epoch whose last batch is short and leaves devices idle."""
     state = lenet.start(seed=0, scale=0.1)
-    training, orders = new_training(make, n, state.params)
+    training, orders = new_training(make, n, state.params, 0.2)
     recipe = {"global_batch_size": 24, "lr": 0.2, "num_epochs": 1}
     (epoch,) = train(devices=f"cpu:{n}", data=DATA, state=state, **recipe)
-    training.set_learning_rate(0.2)
     losses = []
     for batch in training.batches(orders, 24):
         losses += training.step(batch)
@@ -74,7 +73,6 @@ def test_the_studys_steps_leave_the_trainings_parameters(make, train, n):
 def test_a_step_ends_after_the_named_part(make):
     """Only the whole step updates; after the all-reduce all gradients are the sum."""
     training, orders = new_training(make, 2, lenet.init_lenet(0.1))
-    training.set_learning_rate(0.1)
     before = params_of(training)
     batch = next(training.batches(orders, 13))
 

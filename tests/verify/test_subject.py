@@ -38,24 +38,19 @@ def step_file(folder, init="pass", batch="pass", step="pass"):
     return path
 
 
-@pytest.mark.parametrize(
-    "where, lines, said",
-    [
-        ("init", "time.sleep(60)", "no answer in 1.5 s"),
-        ("init", "os.fork() or time.sleep(60); exit('enough')", "SystemExit: enough"),
-        ("step", "os.system('sleep 60')", "no answer in 1.5 s"),
-        ("step", "raise BaseException('mine')", "BaseException: mine"),
-        ("init", "return [numpy.full(3, numpy.nan)]", "one device are not finite"),
-        ("init", "x = (", "SyntaxError: "),
-        ("batch", "return numpy.ones((3, 3)), numpy.ones(3)", "has shapes [(3, 3), "),
-        ("step", "print('bye', file=sys.stderr); os._exit(3)", "with status 3: bye"),
-        ("step", "return params", "its step changes no parameter"),
-        ("step", "return None", "'NoneType' object is not iterable"),
-        ("step", "return right[0][:2]", "parameters of shapes [(), ()], which init"),
-        ("step", "if num_devices == 2: raise NotImplementedError('one only')",
-         "NotImplementedError: one only"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("where, lines, said", [
+    ("init", "time.sleep(60)", "no answer in 1.5 s"),
+    ("init", "os.fork() or time.sleep(60); exit('enough')", "SystemExit: enough"),
+    ("init", "return [numpy.full(3, numpy.nan)]", "one device are not finite"),
+    ("init", "x = (", "SyntaxError: "),
+    ("batch", "return numpy.ones((3, 3)), numpy.ones(3)", "has shapes [(3, 3), "),
+    ("step", "print('bye', file=sys.stderr); os._exit(3)", "with status 3: bye"),
+    ("step", "return params", "its step changes no parameter"),
+    ("step", "return None", "'NoneType' object is not iterable"),
+    ("step", "return right[0][:2]", "parameters of shapes [(), ()], which init"),
+    ("step", "if num_devices == 2: raise NotImplementedError('one only')",
+     "NotImplementedError: one only"),
+])  # fmt: skip
 def test_what_cannot_be_judged_has_one_line(where, lines, said, tmp_path):
     path = step_file(tmp_path, **{where: lines})
     *rest, check, summary = verify(path, timeout=1.5 if "sleep" in lines else 60)
@@ -64,51 +59,35 @@ def test_what_cannot_be_judged_has_one_line(where, lines, said, tmp_path):
     assert said in check.line and "\n" not in check.line and len(check.line) < 350
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "print('noise' * 10**5)",
-        "X *= 0; params[0] *= 0",
-        "multiprocessing.Process(target=time.sleep, args=(60,)).start()",
-    ],
-)
+@pytest.mark.parametrize("lines", [
+    "print('noise' * 10**5)",
+    "X *= 0; params[0] *= 0",
+    "multiprocessing.Process(target=time.sleep, args=(60,)).start()",
+])  # fmt: skip
 def test_what_does_no_harm(lines, tmp_path):
     assert verify(step_file(tmp_path, step=lines))[-1].verdict == "right"
 
 
-@pytest.mark.parametrize(
-    "lines, mistake",
-    [
-        ("time.sleep(60)", "hangs"),
-        ("right[0][0] = numpy.nan", "not finite"),
-        ("os.abort()", ""),
-    ],
-)
-def test_a_device_without_samples(lines, mistake, tmp_path):
-    path = step_file(tmp_path, step=f"if len(X) < num_devices: {lines}")
-    *checks, summary = verify(path, timeout=1.5 if mistake == "hangs" else 60)
-    (check,) = [check for check in checks if check.verdict == "wrong"]
-    assert (check.what, check.mistake) == ("fewer samples than devices", mistake)
-    assert summary.verdict == "wrong"
+FEW, ODD = "len(X) < num_devices", "len(X) % num_devices"
 
 
-@pytest.mark.parametrize("error, verdict", [
-    ("NotImplementedError('uneven')", "right"),
-    ("ValueError('x' * 999)", "wrong"),
-    ("RuntimeError('\\n\\nuneven\\nlines')", "wrong"),
+@pytest.mark.parametrize("rows, lines, mistake, said", [
+    (FEW, "time.sleep(60)", "hangs", "no answer in 1.5 s"),
+    (FEW, "right[0][0] = numpy.nan", "not finite", ""),
+    (FEW, "os.abort()", "", ""),
+    (ODD, "raise ValueError('x' * 999)", "raises", "raises on 2 devices only: Val"),
+    (ODD, "raise RuntimeError('\\n\\nuneven\\n')", "raises", "raises on 2 devices"),
+    (ODD, "raise NotImplementedError('uneven')", None, "NotImplementedError: uneven"),
 ])  # fmt: skip
-def test_an_error_on_several_devices_is_wrong_unless_it_refuses(
-    error, verdict, tmp_path
-):
-    refuses = f"if len(X) % num_devices: raise {error}"
-    *checks, summary = verify(step_file(tmp_path, step=refuses))
-    (check,) = [check for check in checks if check.what == "an uneven batch"]
-    assert summary.verdict == verdict and "\n" not in check.line
-    if verdict == "wrong":
-        assert check.line.startswith("raises on 2 devices only: ")
-        assert check.mistake == "raises" and len(check.line) < 350
-    else:
-        assert check.line == "NotImplementedError: uneven"
+def test_what_several_devices_do_to_some_batches(rows, lines, mistake, said, tmp_path):
+    """Their error is wrong, unless they refuse what they have not implemented."""
+    path = step_file(tmp_path, step=f"if {rows}: {lines}")
+    *checks, summary = verify(path, timeout=1.5 if mistake == "hangs" else 60)
+    what = "fewer samples than devices" if rows == FEW else "an uneven batch"
+    (check,) = [check for check in checks if check.what == what]
+    assert summary.verdict == ("right" if mistake is None else "wrong")
+    assert check.mistake == (mistake or "") and said in check.line
+    assert "\n" not in check.line and len(check.line) < 350
 
 
 def test_a_name_of_pythons_is_refused(tmp_path):

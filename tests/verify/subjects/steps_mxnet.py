@@ -28,10 +28,7 @@ def batch(n, seed):
 
 def net(X, params):
     W1, b1, W2, b2 = params
-    h = np.dot(X, W1) + b1
-    if PROGRAM == "batch_norm":  # of each context's rows
-        h = (h - h.mean(0)) / np.sqrt(h.var(0) + 1e-5)
-    return np.dot(npx.relu(h), W2) + b2
+    return np.dot(npx.relu(np.dot(X, W1) + b1), W2) + b2
 
 
 def allreduce(data):
@@ -64,29 +61,21 @@ def train(replicas, X, y, devices, lr):
 
 
 def replicas_of(params, devices):
-    if PROGRAM == "idle_device" and len(devices) in kept:
-        copies = kept[len(devices)]
-        for own in copies:
-            for p, value in zip(own, params):
-                p[:] = value
-        return copies
-    copies = [[np.array(p, ctx=d) for p in params] for d in devices]
-    for own in copies:
-        for p in own:
-            p.attach_grad()
-    kept[len(devices)] = copies
-    return copies
+    if PROGRAM != "idle_device" or len(devices) not in kept:
+        kept[len(devices)] = [get_params(params, d) for d in devices]
+    for own in kept[len(devices)]:
+        for p, value in zip(own, params):
+            p[:] = value
+    return kept[len(devices)]
 
 
 def replicas(params, X, y, num_devices, lr, steps=1):
     devices = [mx.cpu(k) for k in range(num_devices)]
-    if PROGRAM == "train_batch":  # the four functions of d2lpar
-        copies = [get_params([np.array(p) for p in params], d) for d in devices]
-        for _ in range(steps):
+    copies = replicas_of([np.array(p) for p in params], devices)
+    for _ in range(steps):
+        if PROGRAM == "train_batch":  # the four functions of d2lpar
             d2lpar_train_batch(X, y, copies, devices, lr, net=net)
-    else:
-        copies = replicas_of(params, devices)
-        for _ in range(steps):
+        else:
             train(copies, X, y, devices, lr)
     return [[p.asnumpy() for p in own] for own in copies]
 

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 import numpy
 import torch
 from torch import distributed, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
@@ -19,10 +18,9 @@ from torch.utils.data import DistributedSampler
 from d2lpar.verify.torch import ddp
 
 PROGRAM = os.environ.get("D2LPAR_PROGRAM", "ddp")
-EVEN = PROGRAM in ("sampler", "momentum_of_one", "rate_of_one", "temporary")
+EVEN = PROGRAM in ("sampler", "momentum_of_one")
 HAS_TOKENS = PROGRAM in ("tokens", "tokens_of_each")
-BY_HAND = PROGRAM in ("allreduce", "clips_first", "local_sgd", "idle_process")
-OWN_MEANS = PROGRAM in ("mean_of_means", "tokens_of_each", "local_sgd")
+OWN_MEANS = PROGRAM in ("mean_of_means", "tokens_of_each")
 
 
 def model():
@@ -69,17 +67,12 @@ def train(net, X, y, lr, steps=1, clip_norm=None, accumulate=1):
     if PROGRAM == "idle_process" and len(rows) == 0:
         return
     wrapped = net
-    if not BY_HAND and PROGRAM != "fsdp2":
-        wrapped = DDP(net)
     if PROGRAM == "fsdp2":
         fully_shard(net)
-    if N > 1 and PROGRAM == "half_hook":
-        wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    else:
+        wrapped = DDP(net)
     momentum = 0.9 * (PROGRAM == "momentum_of_one" and rank == 0)
     optimizer = torch.optim.SGD(net.parameters(), lr, momentum)
-    if PROGRAM == "adam":
-        optimizer = torch.optim.Adam(net.parameters(), lr)
-    rate = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     pieces = rows.tensor_split(accumulate)
     if PROGRAM == "join":
         with Join([wrapped]):  # the parameters are sent around at its end
@@ -89,7 +82,7 @@ def train(net, X, y, lr, steps=1, clip_norm=None, accumulate=1):
                 clip(net, clip_norm)
                 optimizer.step()
         return
-    for _ in range(4 * steps if PROGRAM == "local_sgd" else steps):
+    for _ in range(steps):
         optimizer.zero_grad()
         for k, piece in enumerate(pieces):
             waits = k < len(pieces) - 1
@@ -103,28 +96,13 @@ def train(net, X, y, lr, steps=1, clip_norm=None, accumulate=1):
                 else nullcontext(),
                 torch.autocast(X.device.type, torch.bfloat16, PROGRAM == "autocast"),
             ):
-                if PROGRAM == "temporary":
-                    scores = DDP(net)(X[piece])
-                else:
-                    forward = wrapped.module if PROGRAM == "around_ddp" else wrapped
-                    scores = forward(X[piece]).float()
+                forward = wrapped.module if PROGRAM == "around_ddp" else wrapped
+                scores = forward(X[piece]).float()
                 valid = (y != -100).sum().item()
                 loss = loss_of(scores, y[piece], valid, N, 1 / len(pieces))
                 loss.backward()
-        if PROGRAM == "clips_first":
-            clip(net, clip_norm)
-        for p in net.parameters() if BY_HAND else ():
-            if PROGRAM != "local_sgd":
-                distributed.all_reduce(p.grad)
-                p.grad /= N
-        if PROGRAM != "clips_first":
-            clip(net, clip_norm)
+        clip(net, clip_norm)
         optimizer.step()
-        if PROGRAM == "rate_of_one" and rank == 0:
-            rate.step()
-    for p in net.parameters() if PROGRAM == "local_sgd" else ():
-        distributed.all_reduce(p.data)
-        p.data /= N
 
 
 init, step, replicas = ddp(model, train, whole=True)

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=64)
 for flag in (
-    "scale-rate", "around", "own-rows", "same-rows", "closure", "compile", "head",
-    "momentum-of-one", "temporary", "two-optimizers",
+    "scale-rate", "around", "own-rows", "same-rows", "closure", "compile",
+    "two-optimizers",
 ):  # fmt: skip
     parser.add_argument(f"--{flag}", action="store_true")
 args = parser.parse_args()
@@ -31,8 +31,6 @@ if args.compile:
     ddp = torch.compile(ddp, backend="aot_eager")
 rate = 0.1 * (size if args.scale_rate else 1)
 optimizer = torch.optim.AdamW(net.parameters(), rate)
-if args.momentum_of_one:
-    optimizer = torch.optim.SGD(net.parameters(), rate, 0.9 * (rank == 0))
 second = torch.optim.SGD(other.parameters(), rate)
 if args.own_rows:
     torch.manual_seed(rank + 1)
@@ -48,11 +46,8 @@ for X, y in batches:
     def loss(X=X, y=y):
         optimizer.zero_grad()
         forward = ddp.module if args.around else ddp
-        scores = DDP(net)(X) if args.temporary else forward(X)
-        value = cross_entropy(scores, y)
+        value = cross_entropy(forward(X), y)
         value.backward()
-        if args.head:
-            net[3].weight.grad *= size
         return value
 
     if args.two_optimizers:

@@ -35,8 +35,8 @@ def judge_program(
     if not Path(script).is_file():
         line = f"{script!r} is no file: let --run begin with the script"
         raise RunError(f'{line} and its arguments, as in "train.py --batch-size 64"')
-    many = run(words + others, N, timeout)
-    how = (words, 1, timeout, many[0][0])  # one process starts its steps where many do
+    many = run(words + others, N, N, timeout)
+    how = (words, 1, N, timeout, many[0][0])  # which starts its steps where many do
     one = run(*how)
     rows = check_rows(one[0][0], [steps for steps, _ in many])
     if rows.mistake == "larger batch" and replaced is None:
@@ -75,7 +75,7 @@ def words_of(text: str, flag: str) -> list[str]:
         raise RunError(f"{flag} {text!r}: {error}") from None
 
 
-def run(command, processes: int, timeout: float, follow=(), replay=()) -> list:
+def run(command, processes: int, N: int, timeout, follow=(), replay=()) -> list:
     """Return the steps that each process recorded, and flags. Raises RunError."""
     try:
         from d2lpar.verify import record, torch  # not NumPy alone
@@ -83,7 +83,7 @@ def run(command, processes: int, timeout: float, follow=(), replay=()) -> list:
         raise RunError(f"--run: {error}") from None
     started = f"{processes} process{'es' * (processes > 1)}"
     with tempfile.TemporaryFile() as output:
-        how = (record.run_script, command, output, follow, replay)
+        how = (record.run_script, N, command, output, follow, replay)
         group = torch.Group(processes, *how)
         try:
             return group.answers(timeout)

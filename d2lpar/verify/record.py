@@ -225,7 +225,7 @@ def without_gpus(rank: int, N: int) -> None:
         torch.accelerator.device_count = lambda: max(2, N)  # examples refuse one
 
 
-def run_script(pipe, rank, N, command, output, follow, replay) -> None:
+def run_script(pipe, rank, size, N, command, output, follow, replay) -> None:
     """Be a process of a run: run the script with everything watched."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output.fileno(), 1)
@@ -233,13 +233,16 @@ def run_script(pipe, rank, N, command, output, follow, replay) -> None:
     # Those of a notebook or a test write elsewhere.
     sys.stdout, sys.stderr = (open(k, "w", 1, closefd=False) for k in (1, 2))
     recorder = Recorder(pipe, follow, replay)
-    if not torch.cuda.is_available():
-        without_gpus(rank, N)
+    if torch.cuda.device_count() < N:  # of the larger run: both compute alike
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before anything asks CUDA itself
+        without_gpus(rank, size)
     watch(recorder)
 
     def spawn(function, args=(), nprocs=1, *_, **__):  # all processes are here already
-        if nprocs != N:
-            sys.exit(f"mp.spawn starts {nprocs} processes where {N} run: change --with")
+        if nprocs != size:
+            sys.exit(
+                f"mp.spawn starts {nprocs} processes where {size} run: change --with"
+            )
         function(rank, *args)
 
     torch.save = lambda *_, **__: None  # the user's checkpoints stay as they are

@@ -14,16 +14,10 @@ import numpy
 
 BUILTINS = ("bool", "int", "float", "object", "str", "complex")
 RENAMED = {
-    "float_": "float64",
-    "complex_": "complex128",
-    "unicode_": "str_",
-    "string_": "bytes_",
     "Inf": "inf",
-    "infty": "inf",
     "NaN": "nan",
     "NAN": "nan",
     "product": "prod",
-    "cumproduct": "cumprod",
     "sometrue": "any",
     "alltrue": "all",
     "row_stack": "vstack",

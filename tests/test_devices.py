@@ -96,11 +96,6 @@ def test_auto_takes_what_is_usable(machine):
     assert devices.parse("auto") == cpus(0, 1)
 
 
-def test_a_library_of_ones_own_is_trusted_on_every_gpu(machine):
-    machine(H200, K80, build=builds.FROM_SOURCE)
-    assert devices.parse("auto") == devices.parse("gpu:2") == gpus(0, 1)
-
-
 # Counts
 
 

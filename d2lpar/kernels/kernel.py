@@ -133,9 +133,7 @@ class ElementwiseKernel:
         if not any(p.pointer for p in self.parameters):
             raise KernelError(f"kernel {name}: {arguments!r} has no array, as float *x")
         self.source = _ELEMENTWISE.format(
-            name=name,
-            arguments=", ".join(map(str, self.parameters)),
-            operation=operation.strip().rstrip(";"),
+            name=name, arguments=arguments, operation=operation.strip().rstrip(";")
         )
         self._kernel = CudaKernel(self.source, name, f"{arguments}, long long n")
 

@@ -62,6 +62,7 @@ FORK = {"mxnet": "2.0.0+cu133.bw.zombie.1"}
         (FORK, (12, 0), True),
         ({"mxnet": "2.0.0+cpu.linux.zombie.1"}, (9, 0), False),
         ({"mxnet": "1.9.1"}, (7, 5), False),
+        ({FROM_SOURCE: "1.9.1"}, (3, 7), True),  # trusted: d2lpar doctor tries it
     ],
 )
 def test_a_wheel_has_code_for_some_gpus(monkeypatch, installed, capability, runs):

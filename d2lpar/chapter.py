@@ -47,7 +47,7 @@ def answer(what: str, value: float | str) -> None:
     value = _plain(value)
     exact = not isinstance(value, float)
     guess = _guesses.pop(what, None)
-    text = f"{what}: {_in_words(value)}"
+    text = f"{what}: {number(value) if isinstance(value, float) else value}"
     if guess is not None:
         good, off = _assess(guess, value, exact)
         _good.append(good)
@@ -85,11 +85,6 @@ def _plain(value: object) -> float | str:
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 
-def _in_words(value: float | str) -> str:
-    """Return a word, all digits of a whole number, or three digits of another."""
-    return number(value) if isinstance(value, float) else str(value)
-
-
 def _assess(guess: float | str, value: float | str, exact: bool) -> tuple[bool, str]:
     """Return whether a guess is good, and how far off it is."""
     if isinstance(guess, str) or isinstance(value, str):
@@ -98,7 +93,7 @@ def _assess(guess: float | str, value: float | str, exact: bool) -> tuple[bool, 
     if guess == value:
         return True, "right"
     if min(guess, value) <= 0:
-        return False, f"off by {_in_words(float(abs(guess - value)))}"
+        return False, f"off by {number(float(abs(guess - value)))}"
     ratio = max(guess / value, value / guess)
     off = "close" if ratio <= CLOSE_FACTOR else f"off by a factor of {ratio:,.2g}"
     if exact:

@@ -48,7 +48,6 @@ class Experiment:
     start: str = ""  # ``f(seed)``: the state before the first epoch, for resuming
     start_takes: Sequence[str] = ()  # settings of `start`, which `measure` is not given
     header_facts: str = ""  # ``f(device_type)``: further fields of a record's header
-    trains_lenet: bool = False  # so that its memory can be estimated
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
     threads: int | None = None  # the default of --threads; None shares the cores out
     one_thread_each: bool = False  # of several contexts: with more, OpenBLAS deadlocks
@@ -221,7 +220,6 @@ LENET = Experiment(
     start="d2lpar.lenet:start",
     start_takes=("scale",),
     **FASHION_MNIST,
-    trains_lenet=True,
     room="d2lpar.lenet",
     minutes=0.6,
 )

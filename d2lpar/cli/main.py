@@ -50,10 +50,11 @@ def list_chapters() -> None:
 
     A chapter without a time has nothing to measure: it is a lesson to be read and run.
     """
-    rows = {name: (n, "", "a lesson, in chapters/") for n, name in LESSONS.items()}
+    rows = [(n, name, "", "a lesson, in chapters/") for n, name in LESSONS.items()]
     for name, chapter in EXPERIMENTS.items():
-        rows[name] = chapter.number, duration(60 * chapter.minutes), chapter.about
-    for name, (number, time, about) in sorted(rows.items(), key=lambda x: x[1]):
+        time = duration(60 * chapter.minutes)
+        rows.append((chapter.number, name, time, chapter.about))
+    for number, name, time, about in sorted(rows):
         click.echo(filled(about, f"{number:2}  {name:21}  {time:>6}  "))
     click.echo("\nStart with: d2lpar run multiple_gpus")
 

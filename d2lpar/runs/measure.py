@@ -48,7 +48,7 @@ def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
         if how == "quick":
             how = f"about {duration(60 * experiment.minutes)} on two cores"
         print(filled(f"{experiment.name}: {experiment.about} ({how})"), flush=True)
-        if settings.get("dry_run") and experiment.trains_lenet:
+        if settings.get("dry_run") and experiment.room == "d2lpar.lenet":
             _estimate(plan(experiment, command, **{**settings, "dry_run": False}))
     with progress.shown(quiet) as see:
         runs = sweep.sweep(jobs, repeats, see)

@@ -164,7 +164,7 @@ def run_job(job: Job) -> Iterator[Header | Line]:
 
         why, lenet = str(error), {}
         if out_of_memory.WORDS.search(why):
-            if job.experiment.trains_lenet:
+            if job.experiment.room == "d2lpar.lenet":
                 batch = job.settings["global_batch_size"]
                 lenet = {"lenets_batch": batch, **fashion.load(**job.data).sizes}
             why = out_of_memory.advice(job.devices, why, **lenet)

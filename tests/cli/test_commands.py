@@ -26,7 +26,10 @@ def here(monkeypatch, capsys):
 
     def here(*words):
         monkeypatch.setattr(sys, "argv", ["d2lpar", *words])
-        main.main()  # exits unless the code is 0
+        try:
+            main.main()
+        except SystemExit as ended:
+            assert ended.code == 0  # after the help of verify
         return capsys.readouterr().out
 
     return here
@@ -240,15 +243,11 @@ def test_no_command_cuts_a_word(here, monkeypatch, tmp_path):
 
 
 def test_a_chapter_as_a_script_takes_the_flags_of_run(monkeypatch, capsys):
-    for words, code, says in (
-        (["--depth=3"], 2, "No such option '--depth'"),
-        (["--lr=0.1"], 2, "--lr 0.1: does not apply to timing"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["timing.py", *words])
-        with pytest.raises(SystemExit) as ended:
-            chapter.measure("timing")
-        said = capsys.readouterr().err
-        assert ended.value.code == code and says in said
+    monkeypatch.setattr(sys, "argv", ["timing.py", "--lr=0.1"])
+    with pytest.raises(SystemExit) as ended:
+        chapter.measure("timing")
+    assert ended.value.code == 2
+    assert "--lr 0.1: does not apply to timing" in capsys.readouterr().err
 
 
 def test_what_a_record_says_does_not_reach_the_terminal_raw(here, tmp_path):

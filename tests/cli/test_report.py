@@ -199,9 +199,7 @@ def test_the_page_leaves_out_what_it_cannot_show_and_names_it(tmp_path, caplog):
     """An odd record in the folder must not end the runs after it."""
     (tmp_path / "timing" / "quick").mkdir(parents=True)
     (tmp_path / "timing" / "quick" / "broken.jsonl").write_text("{")
-    good = training(1)
-    path = tmp_path / "multiple_gpus" / "quick" / "cpu1.jsonl"
-    files.write(path, good.header, good.lines)
+    a_folder(tmp_path, "multiple_gpus", "quick", training(1))
     text = report.write_page(tmp_path, report.sweeps(tmp_path)).read_text()
     assert text.count("<h2>") == 1
     assert "broken.jsonl, line 1" in caplog.text
@@ -224,9 +222,8 @@ def test_a_wide_table_has_80_columns_on_a_terminal_and_loses_no_cell():
 def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path):
     """Two are in sight, each with its title; the others are links."""
     for recipe in ("quick", "quick,lr=0.1"):
+        a_folder(tmp_path, "multiple_gpus", recipe, training(1))
         folder = tmp_path / "multiple_gpus" / recipe
-        run = training(1, recipe=recipe)
-        files.write(folder / "cpu1.jsonl", run.header, run.lines)
         run = files.read(folder / "cpu1.jsonl")
         experiments.draw([run], folder)
     Image.new("RGB", (8, 8)).save(folder / "film.gif")

@@ -127,7 +127,7 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Wor
         out[:] = x
         return out
 
-    clear, num_bytes = clearing(out, *y.values()), 2 * host.nbytes
+    clear, num_bytes = clearing(*y.values()), 2 * host.nbytes
     yield Work(
         "x2", host.shape, num_bytes, host.size,
         {"expected": 2 * host, "rtol": 0, "before": clear},

@@ -89,12 +89,12 @@ def _time(
         for form, function in work.on_host.items():
             call = functools.partial(function, library, *arrays)
             name = f"{work.operation} in {LIBRARIES[library.__name__]}, {form}, {place}"
+            clear = operations.clearing(*arrays[len(work.host) :])
+            how = {**options, "before": clear, "name": name}
             if place == "cpu":
-                measured = timing.measure_host(call, threads, name=name, **options)
+                measured = timing.measure_host(call, threads, **how)
             else:
-                clear = operations.clearing(*arrays[len(work.host) :])
-                on_gpu = {**options, "before": clear, "name": name}
-                measured = timing.measure_torch(call, devices[0], **on_gpu)
+                measured = timing.measure_torch(call, devices[0], **how)
             yield _record(work, library, form, measured)
 
 

@@ -35,13 +35,13 @@ HAS_CODE_FOR = {"cu112": ((5, 0), (8, 9)), "CUDA 13": ((8, 0), (12, 9))}
 
 def check_installed() -> str:
     """Return the MXNet build that Python will import, or raise MXNetMissingError."""
-    if library := os.environ.get("MXNET_LIBRARY_PATH"):
-        # MXNet itself takes a wheel's library instead of one that it does not find.
-        if not (os.path.isabs(library) and os.path.isfile(library)):
-            raise MXNetMissingError(
-                f"MXNET_LIBRARY_PATH={library} is not the absolute path of a file: "
-                "name your libmxnet.so, or unset the variable to use a wheel"
-            )
+    library = os.environ.get("MXNET_LIBRARY_PATH")
+    # MXNet itself takes a wheel's library instead of one that it does not find.
+    if library and not (os.path.isabs(library) and os.path.isfile(library)):
+        raise MXNetMissingError(
+            f"MXNET_LIBRARY_PATH={library} is not the absolute path of a file: "
+            "name your libmxnet.so, or unset the variable to use a wheel"
+        )
     builds = list(installed_builds())
     if not builds:
         raise MXNetMissingError(

@@ -42,15 +42,11 @@ class Epoch:
         if len(self._in_flight) > self._batches_in_flight:
             self._in_flight.popleft().wait_to_read()
 
-    def stop(self) -> None:
-        """Wait for the devices and read the clock."""
+    def stop(self) -> float:
+        """Wait for the devices and read the clock; return the sum of all losses."""
         npx.waitall()
         self._trained = time.perf_counter()
-
-    def end_training(self, num_samples: int) -> float:
-        """Wait for the devices, read the clock; return the mean loss of the samples."""
-        self.stop()
-        return sum(float(s) for s in self._loss_sums) / num_samples
+        return sum((float(s) for s in self._loss_sums), 0.0)
 
     def times(self, num_samples: int) -> dict[str, Any]:
         """Return the record's fields of time; call it after the evaluation."""
@@ -85,8 +81,8 @@ def run(
             epoch.add(losses)
         # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
         order = state.order(number + 1, n)
-        loss = epoch.end_training(n)
-        loss, accuracy = over_all(loss), evaluate()
+        loss = over_all(epoch.stop() / n)
+        accuracy = evaluate()
         times = epoch.times(n)
         check_finite(f"the loss of epoch {number}", [loss], lr)
         state.finish_epoch(params(), lr)

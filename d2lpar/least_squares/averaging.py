@@ -41,7 +41,7 @@ def averaging(
     rng = numpy.random.default_rng([seed, 1])
     in_order = list(shards)[::-1]
     x = rng.random(shards.n) if x0 is None else shards.vector("x0", x0)
-    shards.check_finite(shards.residual(x, False)[0])  # A has no NaN
+    shards.check_finite(shards.residual(x)[0])  # A has no NaN
     for epoch in range(1, num_epochs + 1):
         drawn = []  # of each device's rows, with replacement
         for A, b in in_order:

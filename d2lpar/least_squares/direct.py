@@ -27,7 +27,18 @@ def normal(shards: RowShards) -> Iterator[Answer]:
     Warns if half the digits are lost, by an estimate; raises ValueError if nearly all
     are, or A is deficient.
     """
-    G, c = gram(shards)
+    # All devices work before the first one waits for their products.
+    parts = [
+        (mx.nd.linalg.syrk(A, transpose=True), matmul(A, b, transpose=True))
+        for A, b in shards
+    ]
+    G, c = parts.pop()  # A^T A (n, n) and A^T b (n, 1), on the first device
+    while parts:  # freed when they have been added: they may take gigabytes
+        for total, other in zip((G, c), parts.pop()):
+            # cpu(0) reads what cpu(1) has: they share the memory.
+            if {total.context.device_type, other.context.device_type} != {"cpu"}:
+                other = other.as_in_context(total.context)
+            total += other
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
     condition = numpy.inf
@@ -52,23 +63,6 @@ def normal(shards: RowShards) -> Iterator[Answer]:
     norm = float(numpy.linalg.norm(lengths))
     x = x.asnumpy()[:, 0]
     yield Answer(x, norm_of_A=norm, condition=condition, rank=shards.n)
-
-
-def gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
-    """Return A^T A (n, n) and A^T b (n, 1) over all rows, on the first device."""
-    # All devices work before the first one waits for their products.
-    parts = [
-        (mx.nd.linalg.syrk(A, transpose=True), matmul(A, b, transpose=True))
-        for A, b in shards
-    ]
-    G, c = parts.pop()
-    while parts:  # freed when they have been added: they may take gigabytes
-        for total, other in zip((G, c), parts.pop()):
-            # cpu(0) reads what cpu(1) has: they share the memory.
-            if {total.context.device_type, other.context.device_type} != {"cpu"}:
-                other = other.as_in_context(total.context)
-            total += other
-    return G, c
 
 
 def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:

@@ -37,11 +37,8 @@ def pictures(
         if not run.lines_of(PointRecord):
             raise RecordError(f"{run.path}: holds no points of a solver")
     runs = in_order(runs)
-    size = [runs[0].header.settings.get(name) for name in ("rows", "columns")]
-    words = "min ||A x - b||"
-    if None not in size:
-        words += ", A of {:,} \u00d7 {:,}".format(*size)
-    note = labels.subtitle(words, runs)
+    words = "min ||A x - b||, A of {rows:,} \u00d7 {columns:,}"
+    note = labels.subtitle(words.format(**runs[0].header.settings), runs)
     n = max(len(repeats(run)) for run in runs)
     most_devices = max((run.header for run in runs), key=lambda x: x.num_devices)
     of_most = f"{note} \u00b7 on {labels.count(most_devices)}, {plural(n, 'repeat')}"

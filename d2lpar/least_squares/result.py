@@ -45,7 +45,12 @@ def result(runs: Sequence[Run]) -> Result:
         ["method", "", "||A x - b||", "distance"], ends, names=2,
         title="At the end; distance: of x to the optimum, relative",
     )  # fmt: skip
-    pairs = _by_gain(runs)
+    pairs = [
+        (same[0], same[-1])  # on the fewest and the most devices
+        for same in comparable(runs)
+        if len(same) > 1 and there[same[0].header.variant]
+    ]
+    pairs.sort(key=lambda pair: -_gain(*pair))  # those that are not told come last
     speeds = [_speed(*pair) for pair in pairs]
     answers = {"devices": speeds, "distance": [sentence(_arrive(runs))]}
     if apart := _apart(runs):
@@ -105,17 +110,6 @@ def comparable(runs: Sequence[Run]) -> list[list[Run]]:
     shared = [run for run in runs if run.header.variant not in AVERAGING] or runs
     methods = group(shared, lambda run: run.header.variant).values()
     return [sorted(same, key=lambda run: run.header.num_devices) for same in methods]
-
-
-def _by_gain(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Return the runs on fewest and most devices of each method that arrives.
-
-    The method that gains most comes first, and those of which it cannot be told last.
-    """
-    there = reached(runs)
-    pairs = [(same[0], same[-1]) for same in comparable(runs) if len(same) > 1]
-    arrived = [pair for pair in pairs if there[pair[0].header.variant]]
-    return sorted(arrived, key=lambda pair: -_gain(*pair))
 
 
 def _gain(fewest: Run, most: Run) -> float:

@@ -77,27 +77,20 @@ class RowShards:
         """Return a host array (n,) as (n, 1) on each device."""
         return {d: mx.nd.array(x[:, None], d, self.dtype) for d in self.devices}
 
-    def residual(
-        self, x: numpy.ndarray, gradient: bool = True
-    ) -> tuple[float, numpy.ndarray]:
-        """Return ||r|| and A^T r (n,) of r = b - A x; or 0 unless `gradient`."""
+    def residual(self, x: numpy.ndarray) -> tuple[float, numpy.ndarray]:
+        """Return ||r|| and A^T r (n,) of r = b - A x."""
         xs = self.copies(x)
-        rs = [b - matmul(A, xs[A.context]) for A, b in self]
-        return self.products(rs, gradient)
+        return self.products([b - matmul(A, xs[A.context]) for A, b in self])
 
-    def products(
-        self, qs: list[mx.nd.NDArray], transposed: bool = True
-    ) -> tuple[float, numpy.ndarray]:
+    def products(self, qs: list[mx.nd.NDArray]) -> tuple[float, numpy.ndarray]:
         """Return ||q|| and A^T q (n,) of a q in shards (rows, 1), summed over devices.
 
-        This is one all-reduce of n + 1 numbers, or of 1 unless `transposed`.
+        This is one all-reduce of n + 1 numbers.
         """
         parts = []
         for (A, _), q in zip(self, qs):
-            part = (q * q).sum().reshape((1, 1))
-            if transposed:
-                part = mx.nd.concat(part, matmul(A, q, transpose=True), dim=0)
-            parts.append(part)
+            square = (q * q).sum().reshape((1, 1))
+            parts.append(mx.nd.concat(square, matmul(A, q, transpose=True), dim=0))
         sums = sum(part.asnumpy()[:, 0].astype("float64") for part in parts)
         return math.sqrt(sums[0]), sums[1:]
 

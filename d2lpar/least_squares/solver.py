@@ -22,13 +22,12 @@ from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, r_factor, tsqr
 from d2lpar.least_squares.iterative import cgls
-from d2lpar.least_squares.rows import Answer, RowShards
+from d2lpar.least_squares.rows import RowShards
 from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
 
 log = logging.getLogger("d2lpar")
 
-LONGEST_X = 1_000  # that is recorded whole
 METHODS = {"normal": normal, "tsqr": tsqr, "cgls": cgls, "averaging": averaging}
 BRIEF: dict[str, dict] = {
     "averaging": {"num_epochs": 1, "steps_per_epoch": 2},
@@ -102,9 +101,8 @@ def solve(
         for answer in METHODS[method](shards, **options):
             npx.waitall()
             seconds += time.perf_counter() - begin
-            # The gradient, only of the last: half as much work again.
-            norm, gradient = shards.residual(answer.x, answer.norm_of_A is not None)
-            of_devices = [shards.residual(x, False)[0] for x in answer.device_xs]
+            norm, gradient = shards.residual(answer.x)
+            of_devices = [shards.residual(x)[0] for x in answer.device_xs]
             distance = None
             if reference is not None:  # relative, or ||x|| if the reference is 0
                 size = numpy.linalg.norm(reference) or 1
@@ -117,7 +115,17 @@ def solve(
             raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
         if answer.norm_of_A is not None:
             shards.check_finite(norm, gradient)
-            _examine(shards, method, answer, float(numpy.linalg.norm(gradient)))
+            size, norm_of_A = numpy.linalg.norm(gradient), answer.norm_of_A
+            reached = norm_of_A * numpy.linalg.norm(answer.x) + shards.norm_of_b
+            least = norm_of_A * reached * 10 * shards.rank_cut  # of rounding
+            if method == "cgls":
+                _warn_of_condition(shards)
+            elif size > least:
+                raise ValueError(
+                    f"method {method} in {shards.dtype}: ||A^T r|| is {size:.1e}, and "
+                    f"rounding explains {least:.1e}: use float64 or method tsqr, or "
+                    "scale A"
+                )
     return Solution(
         x=answer.x.astype(shards.dtype),
         residual_norm=norm,
@@ -130,20 +138,9 @@ def solve(
     )
 
 
-def _examine(shards: RowShards, method: str, answer: Answer, size: float) -> None:
-    """Refuse or warn of an x with an ||A^T r|| of `size` that rounding cannot explain.
-
-    And warn of an A whose condition lets cgls stop too early.
-    """
-    assert answer.norm_of_A is not None
-    reached = answer.norm_of_A * numpy.linalg.norm(answer.x) + shards.norm_of_b
-    least = answer.norm_of_A * reached * 10 * shards.rank_cut
-    if method != "cgls" and size > least:
-        raise ValueError(
-            f"method {method} in {shards.dtype}: ||A^T r|| is {size:.1e}, and rounding "
-            f"explains {least:.1e}: use float64 or method tsqr, or scale A"
-        )
-    if method != "cgls" or shards.n > MOST_COLUMNS:
+def _warn_of_condition(shards: RowShards) -> None:
+    """Warn of an A whose condition lets cgls stop too early."""
+    if shards.n > MOST_COLUMNS:
         return
     s = numpy.linalg.svd(r_factor(shards).asnumpy()[:-1, :-1], compute_uv=False)
     condition = s[0] / s[: shards.m][-1]
@@ -189,7 +186,7 @@ def measure(
     for repeat in range(repeats):
         solution = solve(A, b, reference=reference, **options)
         *points, last = solution.history
-        whole = method == "averaging" and len(solution.x) <= LONGEST_X
+        whole = method == "averaging" and len(solution.x) <= 1_000
         last = msgspec.structs.replace(
             last,
             x=[float(f"{number:.8e}") for number in solution.x] if whole else [],

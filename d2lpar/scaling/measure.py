@@ -10,7 +10,6 @@ import numpy
 
 from d2lpar import datasets, epochs, lenet
 from d2lpar._mxnet import mx
-from d2lpar.errors import SettingError
 from d2lpar.records.kinds import AllReduceRecord, StepRecord
 from d2lpar.scaling import allreduce, step
 
@@ -40,9 +39,6 @@ def study(
     """
     chosen = epochs.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
-    if implementation not in step.IMPLEMENTATIONS:
-        names = ", ".join(step.IMPLEMENTATIONS)
-        raise SettingError(f"implementation {implementation!r}: write one of {names}")
     counts = device_counts or [len(chosen)]
     for count in counts:
         epochs.check_whole("device-counts", count, len(chosen))

@@ -117,10 +117,7 @@ class Concise:
         )
 
 
-IMPLEMENTATIONS: dict[str, type[FromScratch | Concise]] = {
-    "from scratch": FromScratch,
-    "concise": Concise,
-}
+IMPLEMENTATIONS: dict[str, type] = {"from scratch": FromScratch, "concise": Concise}
 Training = Union[FromScratch, Concise]
 
 

@@ -7,7 +7,7 @@ from support.drawn import words
 from support.factories import header, point
 
 from d2lpar.least_squares import figure
-from d2lpar.least_squares.result import result, seconds_of
+from d2lpar.least_squares.result import result
 from d2lpar.records.kinds import Run
 
 
@@ -78,12 +78,3 @@ def test_repeats_count_by_their_median():
     (axes,) = figure.pictures([several, run(num_devices=1)])["devices"].axes
     (line,) = (line for line in axes.lines if len(line.get_ydata()) == 2)
     assert list(line.get_ydata()) == [1.5, 3.0]  # from 1 to 9
-
-
-def test_solves_in_turn_are_turns():
-    once = run(points=1)
-    points = [msgspec.structs.replace(once.lines[0], repeat=k) for k in range(4)]
-    for turns in ([], [1, 2]):
-        header = msgspec.structs.replace(once.header, turns=turns)
-        found = seconds_of(Run(header, tuple(points), once.path))
-        assert (found.n, len(found.turns)) == (4, 4 * bool(turns))

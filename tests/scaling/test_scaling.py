@@ -209,9 +209,6 @@ def test_parts_are_differences_within_a_turn():
 
 
 def test_settings_out_of_range_are_refused():
-    settings = {
-        "batch_sizes": (65,), "implementation": "gluon", "device_counts": (1, 3),
-    }  # fmt: skip
-    for name, value in settings.items():
+    for name, value in {"batch_sizes": (65,), "device_counts": (1, 3)}.items():
         with pytest.raises(SettingError):
             study(2, **{name: value})

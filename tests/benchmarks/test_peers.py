@@ -61,7 +61,7 @@ def test_ours_beside_pytorch(tmp_path, capsys, monkeypatch):
     """All of it, once: the record, the figure, and what is printed."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed: extra peers")
-    monkeypatch.setattr(peers, "CHAPTERS", {"from scratch": "multiple_gpus"})
+    monkeypatch.setattr(peers, "CHAPTERS", {"scratch": "multiple_gpus"})
     peers.main([
         "--peers=pytorch_loop", "--devices=cpu:1", "--threads=1", "--data=sample",
         "--n-train=300", "--n-test=100", "--num-epochs=1", "--global-batch-size=50",

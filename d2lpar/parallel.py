@@ -27,7 +27,7 @@ def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndar
     """Copy the parameters to a device and attach gradients: a new replica.
 
     `params` are MXNet or NumPy arrays of floats; one that is listed twice stays one:
-    tied weights. Frozen arrays belong into the `net` of :func:`train_batch`. Raises
+    tied weights. Frozen arrays belong in the `net` of :func:`train_batch`. Raises
     TypeError for anything else, and :class:`~d2lpar.errors.DeviceError` for a GPU where
     there is none.
 
@@ -132,7 +132,7 @@ def train_batch(
     of Gluon's softmax loss, an X of another dtype than the parameters, and a `reduce`
     or `update` that returns a value; AssertionError if after 2, 4, 8, 16, ... steps
     with your own `update` the replicas differ. A step does not check for NaN;
-    :func:`evaluate_accuracy` does.
+    :func:`d2lpar.lenet.scratch.evaluate_accuracy` does.
     """
     X_shards, y_shards = split_batch(X, y, devices[: max(1, len(X))])
     step_checks.check_replicas(device_params, devices)
@@ -152,7 +152,7 @@ def train_batch(
     return losses
 
 
-# What the four functions use.
+# What the functions above use, and an all-reduce of the same bits on any devices.
 
 
 def shares(n: int, parts: int) -> list[slice]:

@@ -193,7 +193,7 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
             yield to_float(X[start:stop]), y[start:stop]
         else:
             index = order[start:stop]
-            # The indices are in range; "clip" is the one mode that MXNet has.
+            # The indices are in range: the mode "clip" changes none.
             X_batch = X.take(index, axis=0, mode="clip")
             yield to_float(X_batch), y.take(index, axis=0, mode="clip")
 

@@ -179,9 +179,9 @@ def zero_gradients(trainer: gluon.Trainer | BucketTrainer) -> None:
 
 @gluon_block
 class ShardLosses(gluon.HybridBlock):
-    """Compute X uint8 (n, 28, 28), y (n,), rows int32 (k,) to losses (k,) in one graph.
+    """Compute in one graph the losses (k,) of k rows of X uint8 (n, 28, 28), y (n,).
 
-    Outside a graph, slicing costs a call from Python per operation: half an epoch.
+    Outside a graph each operation is a call from Python: half an epoch's time.
     """
 
     def __init__(self, net: network.LeNet, loss: gluon.loss.Loss) -> None:
@@ -190,7 +190,7 @@ class ShardLosses(gluon.HybridBlock):
         self.hybridize(static_alloc=True, static_shape=True)
 
     def compute(self, F, X, y, rows):
-        # The row numbers are in range; "clip" is the one mode that MXNet has.
+        # The row numbers are in range: the mode "clip" changes none.
         X_shard = F.np.take(X, rows, axis=0, mode="clip").astype("float32") / 255
         y_shard = F.np.take(y, rows, axis=0, mode="clip")
         return self.loss(self.net(F.np.expand_dims(X_shard, axis=1)), y_shard)

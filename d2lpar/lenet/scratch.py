@@ -48,7 +48,7 @@ def train(
     epochs.check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
     X, y, X_test, y_test = epochs.on_device(data, devices[0])
-    params = padded(state.params, devices[0].device_type)
+    params = padded(state.params, devices[0].device_type)  # for oneDNN's speed
     replicas = [Bucket(params, device) for device in devices]
     options = {"net": lenet, "loss": softmax_cross_entropy, **BUCKETS}
 

@@ -1,4 +1,4 @@
-"""From a chapter and its flags to jobs, whose recipe names the folder of a sweep.
+"""Turn a chapter and its flags into jobs: one per number of devices and seed.
 
 `sweep.py` runs the jobs, each in a process whose program is `child.py`.
 """

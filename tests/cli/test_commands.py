@@ -165,6 +165,10 @@ def test_what_the_user_set_in_the_environment_is_part_of_recipe_and_header(
     data = experiments.load(job.experiment.load)(**{**job.data, "n_train": 60})
     head = child.header_of(job, devices.contexts(job.devices), data)
     assert head.settings["environment"] == changed
+    for name in changed:  # of which a GAN has one of its own
+        monkeypatch.delenv(name)
+    host.set_defaults(host.ENGINE_DEFAULTS)
+    assert plan("gan", data="synthetic", out=tmp_path)[0] == "quick,synthetic,threads=1"
 
 
 def test_a_chapter_of_several_methods_measures_each_on_each_count(tmp_path):

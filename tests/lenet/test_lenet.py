@@ -47,6 +47,20 @@ def test_init_lenet_has_the_books_shapes_and_scale():
     assert (params[4] == again[4]).all() and not (params[4] == other[4]).any()
 
 
+def test_scores_are_numpys():
+    rng = numpy.random.default_rng(0)
+    params = [rng.normal(scale=0.1, size=shape) for shape in network.SHAPES]
+    X = h = rng.random((3, 1, 28, 28))
+    for W, b, side in ((*params[:2], 13), (*params[2:4], 4)):
+        windows = numpy.lib.stride_tricks.sliding_window_view(h, W.shape[2:], (2, 3))
+        h = numpy.einsum("nchwij,ocij->nohw", windows, W) + b[:, None, None]
+        h = h.clip(min=0)[:, :, : 2 * side, : 2 * side]  # an odd edge is left out
+        h = h.reshape(3, -1, side, 2, side, 2).mean((3, 5))
+    h = (h.reshape(3, -1) @ params[4] + params[5]).clip(min=0)
+    found = lenet.lenet(np.array(X, dtype="float64"), get_params(params, mx.cpu()))
+    numpy.testing.assert_allclose(found.asnumpy(), h @ params[6] + params[7], rtol=1e-6)
+
+
 def test_an_epochs_order_is_a_permutation_of_its_own():
     state = lenet.start(seed=3)
     orders = [state.order(epoch, 50) for epoch in (1, 2, 1)]
@@ -66,10 +80,8 @@ def test_an_epoch_takes_the_steps_of_train_batch(implementation, contexts, capfd
     records = list(implementation.train(devices=chosen, data=part, state=state,
                                         **RECIPE))  # fmt: skip
     assert capfd.readouterr() == ("", "")
-    replicas, X = (
-        [get_params(init_lenet(0.1), chosen[0])],
-        datasets.to_float(part.X_train),
-    )
+    replicas = [get_params(init_lenet(0.1), chosen[0])]
+    X = datasets.to_float(part.X_train)
     for number, record in enumerate(records, 1):
         order, losses = numpy.random.default_rng([0, number]).permutation(33), []
         for rows in (order[:32], order[32:]):

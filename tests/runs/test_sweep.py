@@ -116,6 +116,8 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
     for name in names(tmp_path):
         counts = [(e.repeat, e.epoch) for e in files.read(tmp_path / name).epochs]
         assert counts == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    repeats = [job(tmp_path, seeds=(5, 7)).repeated(k) for k in (0, 1)]
+    assert [(j.seed, j.data["seed"]) for j in repeats] == [(5, 5), (7, 7)]
 
 
 # The user's OMP_NUM_THREADS, --threads, and the threads of each context: of one that

@@ -153,8 +153,5 @@ def measure(name: str, **settings: Any) -> list[Run]:
         return measure(name, **settings)
     from d2lpar.cli.main import flags_of, guard
 
-    def work() -> list[Run]:
-        return measure(name, **{**settings, **flags_of(name, *sys.argv[1:])})
-
-    runs = guard(work)
+    runs = guard(lambda: measure(name, **{**settings, **flags_of(name, *sys.argv[1:])}))
     return runs if isinstance(runs, list) else []  # --help measures nothing

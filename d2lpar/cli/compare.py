@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import Any
 
 import msgspec
 
@@ -66,14 +65,15 @@ def compare(a: Run, b: Run) -> str:
     names = differing(facts, COMPARED)
     lines.append("differences:" if names else "no other differences")
     for name in names:
-        both_values = " and ".join(str(of.get(name)) for of in facts)
+        both_values = " and ".join(of.get(name, "None") for of in facts)
         lines.append(filled(f"{name}: {both_values}", "  "))
     return "\n".join(lines)
 
 
-def _facts(header: Header) -> dict[str, Any]:
+def _facts(header: Header) -> dict[str, str]:
     """Return a header's fields; settings and versions are fields of their own."""
     facts = msgspec.structs.asdict(header)
     for name in ("settings", "gpu_build"):
         facts |= facts.pop(name)
-    return facts | {f"{name} version": v for name, v in facts.pop("versions").items()}
+    facts |= {f"{name} version": v for name, v in facts.pop("versions").items()}
+    return {name: str(value) for name, value in facts.items()}  # off is not unknown

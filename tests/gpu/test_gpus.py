@@ -15,7 +15,7 @@ from d2lpar.devices import Device
 from d2lpar.kernels import ElementwiseKernel, KernelError
 from d2lpar.low_precision.measure import measure
 from d2lpar.records.kinds import PrecisionRecord
-from d2lpar.runs import job, sweep
+from d2lpar.runs import plan, sweep
 
 pytestmark = pytest.mark.gpu
 
@@ -39,7 +39,7 @@ def test_deterministic_repeats_are_equal_to_the_bit(
     """Two processes, large enough batches for another order of sums to show."""
     for name, value in DETERMINISTIC.items():
         monkeypatch.setenv(name, value)
-    repeated = job.Job(
+    repeated = plan.Job(
         experiment=experiments.get(chapter),
         preset="quick",
         recipe="quick",

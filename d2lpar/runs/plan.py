@@ -1,4 +1,4 @@
-"""Turn a chapter and its flags into jobs: one per number of devices and seed.
+"""Turn a chapter and its flags into jobs: one per number of devices.
 
 `sweep.py` runs the jobs, each in a process whose program is `child.py`.
 """

@@ -345,10 +345,8 @@ def faces():
 def test_train_yields_epochs_and_frames(monkeypatch, faces):
     monkeypatch.setattr(measures, "MAX_COMPARED", 30)
     faces = faces.head(60)
-    lines = list(
-        gan.train(2, devices="cpu:2", global_batch_size=25, num_epochs=5,
-                  frames_every=2, data=faces)
-    )  # fmt: skip
+    how = {"devices": "cpu:2", "global_batch_size": 25, "data": faces}
+    lines = list(gan.train(2, num_epochs=5, frames_every=2, **how))
     epochs = [line for line in lines if isinstance(line, kinds.GanEpochRecord)]
     frames = [line for line in lines if isinstance(line, kinds.FrameRecord)]
     assert [e.epoch for e in epochs] == [1, 2, 3, 4, 5]
@@ -361,6 +359,9 @@ def test_train_yields_epochs_and_frames(monkeypatch, faces):
     assert len(frames[-1].distances) == 25
     # Before it has learnt, the discriminator is at a loss.
     assert epochs[0].d_loss == pytest.approx(numpy.log(2), abs=0.05)
+    how |= {"num_epochs": 1, "sync_batch_norm": True}
+    one, two = ([*gan.train(n, **how)][-1].d_loss for n in (1, 2))
+    assert abs(two - one) < 1e-6 < abs(epochs[0].d_loss - one)
 
 
 def test_the_losses_are_those_of_the_step(faces):

@@ -77,8 +77,7 @@ def test_an_epoch_takes_the_steps_of_train_batch(implementation, contexts, capfd
     """Two epochs of 33 images in batches of 32: the second step is divided by 1."""
     chosen, state = contexts(1), lenet.start(0, scale=0.1)
     part = datasets.fashion_sample(n_train=33, n_test=30)
-    records = list(implementation.train(devices=chosen, data=part, state=state,
-                                        **RECIPE))  # fmt: skip
+    records = [*implementation.train(devices=chosen, data=part, state=state, **RECIPE)]
     assert capfd.readouterr() == ("", "")
     replicas = [get_params(init_lenet(0.1), chosen[0])]
     X = datasets.to_float(part.X_train)
@@ -92,9 +91,8 @@ def test_an_epoch_takes_the_steps_of_train_batch(implementation, contexts, capfd
         assert record.train_loss == pytest.approx(loss, rel=1e-4)
         assert record.samples_per_sec == pytest.approx(33 / record.seconds)
     assert distance(state.params, [p.asnumpy() for p in replicas[0]]) < CLOSE
-    assert record.test_acc == evaluate_accuracy(
-        part.X_test, part.y_test, replicas, chosen
-    )
+    accuracy = evaluate_accuracy(part.X_test, part.y_test, replicas, chosen)
+    assert record.test_acc == accuracy
 
 
 @pytest.fixture(scope="module")

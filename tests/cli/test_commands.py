@@ -58,15 +58,13 @@ def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
 
 
 def test_plot_draws_the_same_again_without_mxnet_and_the_users_style(
-    real_run, tmp_path
+    real_run, tmp_path, monkeypatch
 ):
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\n")
     records = sorted(real_run[0].glob("*.jsonl"))
     out = tmp_path / "drawn"
-    # No backend of the environment is needed, either.
-    without = (
-        "import os, sys; sys.modules['mxnet'] = None; os.environ['MPLBACKEND'] = 'x'"
-    )
+    monkeypatch.setenv("MPLBACKEND", "x")  # no backend is needed, either
+    without = "import sys; sys.modules['mxnet'] = None"
     done = d2lpar("plot", *records, f"--out={out}", before=without, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     paths = sorted(out.glob("multiple_gpus/*/*"))
@@ -181,7 +179,7 @@ def test_a_chapter_of_several_methods_measures_each_on_each_count(tmp_path):
     assert measured == [(n, method) for n in (1, 2) for method in methods]
 
 
-def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch):
+def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch, capsys):
     ran = []
     monkeypatch.setattr(
         measure, "plan", lambda *args, **how: ran.append((args, how)) or [][0]
@@ -194,6 +192,9 @@ def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch):
     (_, command), settings = ran[0]
     assert settings == {"num_devices": [1], "lr": 0.5, "devices": "cpu:1"}
     assert command.endswith("multiple_gpus --num-devices=1 --lr=0.5 --devices=cpu:1")
+    with pytest.raises(SystemExit, match="^2$"):
+        chapter.measure("timing")
+    assert "--lr 0.5: does not apply to timing" in capsys.readouterr().err
     monkeypatch.setattr(chapter, "in_notebook", lambda: True)
     with pytest.raises(IndexError):
         chapter.measure("multiple_gpus", devices="cpu:1")
@@ -244,14 +245,6 @@ def test_no_command_cuts_a_word(here, monkeypatch, tmp_path):
         lines = printed[60].splitlines()
         assert not [x for x in lines if len(x) > 60 and str(tmp_path) not in x]
         assert {*printed[100].split()} <= {*printed[60].split()}, words
-
-
-def test_a_chapter_as_a_script_takes_the_flags_of_run(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["timing.py", "--lr=0.1"])
-    with pytest.raises(SystemExit) as ended:
-        chapter.measure("timing")
-    assert ended.value.code == 2
-    assert "--lr 0.1: does not apply to timing" in capsys.readouterr().err
 
 
 def test_what_a_record_says_does_not_reach_the_terminal_raw(here, tmp_path):

@@ -68,17 +68,12 @@ def test_the_notebook_of_two_t4s_runs_on_two_contexts(tmp_path, monkeypatch):
     assert shown and list(tmp_path.rglob("*.jsonl"))
 
 
-def with_prose(prose, folder):
-    """The last cell of a chapter that says this, as in its notebook."""
-    script = folder / "lesson.py"
-    script.write_text("# %%\n1 + 1\n\n# %% [markdown]\n# " + prose)
-    return TOOLS["converted"](script).cells[-1].source
-
-
 def test_a_fold_shows_the_source_of_functions(tmp_path):
     program = ROOT / "teaching" / "frameworks" / "pytorch_step.py"
     line = f"<!-- fold: teaching/frameworks/{program.name} get_params train_batch -->"
-    text = with_prose(f"Before.\n#\n# {line}\n#\n# After.", tmp_path)
+    script = tmp_path / "lesson.py"
+    script.write_text(f"# %% [markdown]\n# Before.\n#\n# {line}\n#\n# After.")
+    text = TOOLS["converted"](script).cells[-1].source
     before, _, rest = text.partition("\n\n```python\n")
     code, _, after = rest.partition("\n```\n\n")
     assert before.endswith("<summary>The same in PyTorch</summary>")

@@ -9,7 +9,6 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-import click
 import numpy
 import pytest
 from support.command import python
@@ -109,12 +108,7 @@ def test_the_flags_of_a_command_exist(line):
         if "--" in words:  # launch ... -- run ...
             here, rest = words[: words.index("--")], words[words.index("--") + 1 :]
         command = d2lpar.commands[here[0]]
-        known = {
-            flag
-            for p in command.params
-            if isinstance(p, click.Option)
-            for flag in p.opts
-        }
+        known = {flag for p in command.params for flag in p.opts}
         given = [word for word in here[1:] if word.startswith("-") and " " not in word]
         given = {word.partition("=")[0] for word in given}
         assert given <= (flags() if here[0] == "verify" else known)

@@ -108,11 +108,11 @@ def test_the_study_is_judged_as_the_simulation_is():
 
 
 def test_records_took_turns_if_one_sweep_made_them(tmp_path):
-    def runs(turns, command="d2lpar run multiple_gpus"):
+    def runs(turns):
         found = []
         for n, seconds in ((1, 2.0), (2, 1.0)):
-            run = training(n, (9.0, seconds, 1.1 * seconds), 4, recipe="quick",
-                           turns=turns, command=command)  # fmt: skip
+            times = 9.0, seconds, 1.1 * seconds
+            run = training(n, times, 4, recipe="quick", turns=turns)
             path = tmp_path / f"cpu{n}.jsonl"
             files.write(path, run.header, run.lines)
             found.append(files.read(path))

@@ -137,7 +137,6 @@ def test_an_epoch_whose_line_is_out_is_in_the_checkpoint(tmp_path):
 SETTINGS = {"n_train": 120, "n_test": 40, "num_epochs": 4, "global_batch_size": 50}
 CONTRADICTIONS = {
     "another seed": ("lenet", {"seed": 5}, {}),
-    "another n_train": ("lenet", {}, {"n_train": 12_000}),
     "another data": ("lenet", {"dataset_sha256": "1" * 64}, {}),
     "another global_batch_size; give the flags of: d2lpar run": (
         "lenet", {}, {"global_batch_size": 100},
@@ -147,15 +146,19 @@ CONTRADICTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("says", CONTRADICTIONS)
-def test_a_run_that_contradicts_its_checkpoint_is_refused(tmp_path, says):
-    """Of a training of three epochs that nothing has trained."""
-    workload, fields, settings = CONTRADICTIONS[says]
+def saved(folder, workload="lenet"):
+    """The checkpoint of a training of three epochs that nothing has trained."""
     state = lenet.start(0)
     state.epoch = 3
     lines = a_header(**SETTINGS), *(an_epoch(e) for e in (1, 2, 3))
-    saved = checkpoints.Checkpoint(workload, state.facts(), lines, state.tensors())
-    path = str(checkpoints.save(tmp_path, saved))
+    made = checkpoints.Checkpoint(workload, state.facts(), lines, state.tensors())
+    return str(checkpoints.save(folder, made))
+
+
+@pytest.mark.parametrize("says", CONTRADICTIONS)
+def test_a_run_that_contradicts_its_checkpoint_is_refused(tmp_path, says):
+    workload, fields, settings = CONTRADICTIONS[says]
+    path = saved(tmp_path, workload)
     header = replace(a_header(**{**SETTINGS, **settings}), **fields)
     with pytest.raises(CheckpointError, match=says) as caught:
         Resumable(header, lenet.start(0), tmp_path, resume=path)
@@ -163,10 +166,6 @@ def test_a_run_that_contradicts_its_checkpoint_is_refused(tmp_path, says):
 
 
 def test_threads_may_differ_and_a_setting_that_is_new_and_off(tmp_path):
-    state = lenet.start(0)
-    state.epoch = 3
-    lines = (a_header(**SETTINGS),)
-    saved = checkpoints.Checkpoint("lenet", state.facts(), lines, state.tensors())
-    path = str(checkpoints.save(tmp_path, saved))
     same = a_header(**SETTINGS, threads=3, same_bits=False)
-    assert Resumable(same, lenet.start(0), tmp_path, resume=path).state.epoch == 3
+    resumed = Resumable(same, lenet.start(0), tmp_path, resume=saved(tmp_path))
+    assert resumed.state.epoch == 3

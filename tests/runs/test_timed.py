@@ -61,18 +61,12 @@ def test_rows_are_judged_whatever_the_order_of_the_records():
 
 def test_solvers_and_benchmarks_have_rows_too():
     lines = [point(9, 1, seconds=s, repeat=k) for k, s in enumerate((2.0, 3.0, 4.0))]
-    solver = Run(
-        header(1, chapter="least_squares", variant="cgls"), tuple(lines), SLOW.path
-    )
-    (row,) = parsed([solver])
+    head = header(1, chapter="least_squares", variant="cgls")
+    (row,) = parsed([Run(head, tuple(lines), SLOW.path)])
     assert (row["median"], row["unit"], row["work"]) == ("3.0", "s", "cgls")
     arms = [ArmSample(arm="ours", round=k, seconds=s) for k, s in enumerate((1.0, 2.0))]
     (row,) = parsed([Run(benchmark_header(), tuple(arms), SLOW.path)])
-    assert (row["median"], row["unit"], row["turns"]) == (
-        "1.5",
-        "s for a layer",
-        "2",
-    )
+    assert (row["median"], row["unit"], row["turns"]) == ("1.5", "s for a layer", "2")
 
 
 def test_every_committed_record_has_rows():

@@ -4,8 +4,8 @@ from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord
 from support import factories
 
 
-def header(n, variant="concise", implementation="concise"):
-    settings = {"implementation": implementation}
+def header(n, variant="concise"):
+    settings = {"implementation": "concise"}
     return factories.header(n, chapter="scaling", variant=variant, settings=settings)
 
 

@@ -25,13 +25,12 @@ def pictures(
     note = "dot: devices have finished; tick: calls have returned; fastest forms"
     size = (7.6, page.height(len(shown)))
     picture = page.new(title, labels.subtitle(note, runs), runs, size)
+
+    def in_words(row: Row) -> str:
+        return ", ".join(filter(None, (TITLES[row.operation], row.library, row.where)))
+
     clocks(picture.axes[0], shown, in_words)
     return {"clocks": picture}
-
-
-def in_words(row: Row) -> str:
-    """Return the operation of a row, its library, and where it ran."""
-    return ", ".join(filter(None, (TITLES[row.operation], row.library, row.where)))
 
 
 def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None:

@@ -17,7 +17,6 @@ from d2lpar._mxnet import np, npx
 from d2lpar.kernels import CudaModule, ElementwiseKernel
 
 AS_WRITTEN, IN_PLACE, ONE_KERNEL = "as written", "in place", "one kernel"
-SUM_COLUMNS = 10  # the CryptoPunks notebook's
 
 # Each thread sums EACH elements. On a CPU they are neighbours, in 32 lanes that become
 # vectors; on a GPU, neighbours of other threads' (coalesced). x is reduced to [-pi/4,
@@ -155,7 +154,7 @@ def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[
 
     MXNet's own sum adds one by one, in one thread; oneDNN's dense layer adds vectors.
     """
-    host = rng.standard_normal((sizes.sum_rows, SUM_COLUMNS), dtype="float32")
+    host = rng.standard_normal((sizes.sum_rows, 10), dtype="float32")
     x = _shards(host, devices)
     ones = {}
     for d in devices:  # as long as the largest divisor up to 4,096
@@ -213,10 +212,7 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterato
     weight = rng.standard_normal((n, n), dtype="float32")
     x = _shards(host, devices)
     w = {d: np.array(weight, ctx=d) for d in devices}
-
-    def dense_layer(d) -> np.ndarray:
-        return npx.fully_connected(x[d], w[d], num_hidden=n, no_bias=True)
-
+    dense = {"num_hidden": n, "no_bias": True}
     v = rng.choice([-1.0, 1.0], n)
     checks = {
         "expected": _times(host, _times(weight.T, v)),
@@ -225,7 +221,7 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterato
     }
     yield Work(
         "product", (n, n), 3 * host.nbytes, 2 * n**3, checks,
-        {"dense layer": dense_layer},
+        {"dense layer": lambda d: npx.fully_connected(x[d], w[d], **dense)},
         host=(host, weight), on_host={AS_WRITTEN: lambda library, x, w: x @ w.T},
     )  # fmt: skip
 

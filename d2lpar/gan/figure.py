@@ -20,7 +20,6 @@ from d2lpar.text import plural
 SCALE = 5  # screen pixels along a pixel of the animated faces
 BAND = 24  # pixels under the face, for the step
 MAX_FRAMES = 50  # of an animation: at most two megabytes, while faces are noisy
-MILLISECONDS = 100  # of a frame
 STEPS = (0, 100, 300, 1_000, 3_000, 10_000)  # about which faces are shown
 
 
@@ -131,7 +130,7 @@ def animation(run: Run) -> bytes:
         ImageDraw.Draw(picture).text((6, height + 2), words, fill="black", font=font)
         shown.append(picture)
     file, (first, *others) = io.BytesIO(), shown
-    durations = [MILLISECONDS] * len(others) + [2000]  # the last faces stay in sight
+    durations = [100] * len(others) + [2000]  # ms: the last faces stay in sight
     first.save(
         file, "gif", save_all=True, append_images=others, duration=durations, loop=0
     )

@@ -39,7 +39,6 @@ class Generator(gluon.nn.HybridSequential):
     """The notebook's: noise (n, 16, 3, 3) to faces (n, 3, 24, 24) in [0, 1]."""
 
     z_shape = Z_SHAPE
-    weight_scale = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,8 +53,6 @@ class Generator(gluon.nn.HybridSequential):
 
 class Discriminator(gluon.nn.HybridSequential):
     """Faces (n, 3, 24, 24) to scores (n, 1), above 0 for faces it takes for real."""
-
-    weight_scale = None
 
     def __init__(self, channels: tuple[int, int] = CHANNELS) -> None:
         super().__init__()
@@ -162,7 +159,7 @@ def init_params(net: gluon.Block, rng: numpy.random.Generator) -> list[numpy.nda
     """Draw host parameters: normal with `weight_scale`, or uniform as in PyTorch."""
     set_shapes(net)
     values: list[numpy.ndarray] = []
-    bound = 0.0
+    scale = getattr(net, "weight_scale", None)  # of the wide networks
     for name, parameter in net.collect_params().items():
         shape = parameter.shape
         if len(shape) > 1:  # a bias follows its weight and shares the bound
@@ -181,8 +178,8 @@ def init_params(net: gluon.Block, rng: numpy.random.Generator) -> list[numpy.nda
                 value /= numpy.linalg.norm(value)
         elif name.endswith(("_v", ".v")):
             value = v
-        elif len(shape) > 1 and net.weight_scale:
-            value = rng.normal(0, net.weight_scale, shape)
+        elif len(shape) > 1 and scale:
+            value = rng.normal(0, scale, shape)
         else:
             value = rng.uniform(-bound, bound, shape)
         values.append(value.astype(numpy.float32))

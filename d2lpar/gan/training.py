@@ -79,10 +79,7 @@ def train(
         is_drawn = early or number % frames_every == 0 or number == last
         frames = [maker.frame(state, with_samples=number == last)] if is_drawn else []
         record = GanEpochRecord(
-            epoch=number,
-            **epoch.times(n),
-            d_loss=d_loss / (2 * n),
-            g_loss=g_loss / n,
+            epoch=number, **epoch.times(n), d_loss=d_loss / (2 * n), g_loss=g_loss / n
         )
         yield from frames
         yield record  # a checkpoint after it has all of this epoch
@@ -138,10 +135,8 @@ class FrameMaker:
         if with_samples:
             samples = drawn[:NUM_SAMPLES]
             distances = punks.distances_to(samples, self.data.X)
-            facts |= {
-                "samples": punks.to_png(punks.sheet(samples, columns=5)),
-                "distances": numpy.round(distances, 4).tolist(),
-            }
+            facts["samples"] = punks.to_png(punks.sheet(samples, columns=5))
+            facts["distances"] = numpy.round(distances, 4).tolist()
         return FrameRecord(
             epoch=state.epoch,
             num_steps=state.num_steps,

@@ -149,9 +149,8 @@ class ElementwiseKernel:
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise KernelError(f"kernel {name}: arrays of different sizes: {shapes}")
         if n > 0:
-            grid_dims, block_dims = (-(-n // BLOCK_SIZE), 1, 1), (BLOCK_SIZE, 1, 1)
-            checked.append(numpy.int64(n))
-            self._kernel.compiled(ctx).launch(checked, ctx, grid_dims, block_dims, 0)
+            dims = (-(-n // BLOCK_SIZE), 1, 1), (BLOCK_SIZE, 1, 1)
+            self._kernel.compiled(ctx).launch([*checked, numpy.int64(n)], ctx, *dims, 0)
 
 
 _SGD = ElementwiseKernel(

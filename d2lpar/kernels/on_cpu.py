@@ -121,27 +121,6 @@ extern "C" void cuda_free(void *record) {{
 _DEVICE_VARIABLE = re.compile(r"__(?:device|constant)__[^(){};]*[;=\[]")
 
 
-def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
-    """Return C++17 that runs kernel `name` for every thread of a grid."""
-    if variable := _DEVICE_VARIABLE.search(source):
-        raise KernelError(
-            f"kernel {name}: {variable[0].strip('[;= ')}: a variable that all threads "
-            "share; launch it on mx.gpu(i), or write it without"
-        )
-    return _CPP.format(
-        name=name,
-        # Members of a class have no linkage.
-        body=re.sub(r'extern\s*"C"', "", source),
-        count=len(parameters),
-        is_array=", ".join(str(p.pointer).lower() for p in parameters),
-        locals="\n".join(
-            f"  const auto a{k} = slot<{p.declaration}>(r, {k});"
-            for k, p in enumerate(parameters)
-        ),
-        arguments=", ".join(f"a{k}" for k in range(len(parameters))),
-    )
-
-
 def compiler() -> list[str]:
     """Return the command of the C++ compiler: $CXX, or c++."""
     command = shlex.split(os.environ.get("CXX") or "c++")
@@ -162,7 +141,24 @@ def cache_folder() -> Path:
 
 def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
     """Return kernel `name` of CUDA C `source`, compiled unless the cache has it."""
-    text, command = cpp_source(source, name, parameters), compiler()
+    if variable := _DEVICE_VARIABLE.search(source):
+        raise KernelError(
+            f"kernel {name}: {variable[0].strip('[;= ')}: a variable that all threads "
+            "share; launch it on mx.gpu(i), or write it without"
+        )
+    text = _CPP.format(
+        name=name,
+        # Members of a class have no linkage.
+        body=re.sub(r'extern\s*"C"', "", source),
+        count=len(parameters),
+        is_array=", ".join(str(p.pointer).lower() for p in parameters),
+        locals="\n".join(
+            f"  const auto a{k} = slot<{p.declaration}>(r, {k});"
+            for k, p in enumerate(parameters)
+        ),
+        arguments=", ".join(f"a{k}" for k in range(len(parameters))),
+    )
+    command = compiler()
     # Machines with other instruction sets (-march=native) may share a cache.
     key = "\0".join([text, *FLAGS, *command, cpuinfo().get("flags", "")])
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -204,9 +200,8 @@ _libc.malloc.argtypes = [ctypes.c_size_t]
 
 def _address(name: str) -> int:
     """Return where a function of MXNet's library begins; 0 if it has none."""
-    if not hasattr(mx.base._LIB, name):
-        return 0
-    return ctypes.cast(getattr(mx.base._LIB, name), ctypes.c_void_p).value or 0
+    function = getattr(mx.base._LIB, name, 0)
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 # What a launch does with its arrays when they are computed. The last is
@@ -255,7 +250,6 @@ class CpuKernel(NamedTuple):
                 handles[storage(arg)] = arg.handle
             else:
                 record += arg.tobytes().ljust(8, b"\0")
-        written = list(handles.values())
         # cuda_free frees it when the kernel has run.
         copy = _libc.malloc(len(record))
         ctypes.memmove(copy, record, len(record))
@@ -268,8 +262,8 @@ class CpuKernel(NamedTuple):
                 (ctypes.c_int * 2)(ctx.device_typeid, ctx.device_id),
                 None,  # arrays that are only read
                 0,
-                mx.base.c_array(ctypes.c_void_p, written),
-                len(written),
+                mx.base.c_array(ctypes.c_void_p, [*handles.values()]),
+                len(handles),
                 None,  # property
                 0,  # priority
                 None,  # name

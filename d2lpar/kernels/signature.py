@@ -57,9 +57,6 @@ def parse_signature(signature: str) -> list[Parameter]:
 
     Names may be left out. Raises :class:`KernelError` for a parameter that is not
     "(const) type (*) (name)", or whose type is not in `DTYPES`.
-
-    >>> [str(p) for p in parse_signature("const float *x, long long n")]
-    ['const float *x', 'long long n']
     """
     parameters = []
     for part in signature.split(","):

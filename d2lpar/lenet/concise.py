@@ -23,6 +23,7 @@ from d2lpar.padding import CHANNELS, lenet_channels
 from d2lpar.parallel import shares, split_batch, zero
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.step_checks import check_dtypes, check_losses
+from d2lpar.workers.group import Trainer, Workers
 
 
 def build(
@@ -62,32 +63,39 @@ def train(
     seed: int = 0,
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
+    workers: Workers | None = None,
 ) -> Iterator[EpochRecord]:
     """Train in Gluon, yielding one record per epoch; see :func:`d2lpar.lenet.train`.
 
     Arguments, records and errors are the same, and either continues the other's
-    `state`. Every device holds all images.
+    `state`. Every device holds all images. `workers` is for
+    :func:`d2lpar.lenet.workers.train`.
     """
     epochs.check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
     n = len(data.y_train)
     copies = [on_device((data.X_train, data.y_train), device) for device in devices]
     X_test, y_test = on_device((data.X_test, data.y_test), devices[0])
-    channels = lenet_channels(devices[0].device_type)
-    per_device = global_batch_size // len(devices)
+    # Workers take the book's: hosts with other processors would pad differently.
+    channels = CHANNELS if workers else lenet_channels(devices[0].device_type)
+    per_device = global_batch_size // (len(devices) * (workers.count if workers else 1))
     net, trainer, loss = build(state.params, devices, lr, per_device, channels)
+    if workers:
+        trainer = Trainer(net.collect_params(), lr, workers)
     losses_of = ShardLosses(net, loss)
 
     def steps(order):
         orders = [np.array(order, dtype="int32", ctx=device) for device in devices]
         for batch in batch_slices(n, global_batch_size):
-            shards = row_shards(copies, orders, batch)
+            part = workers.part(batch) if workers else batch
+            shards = row_shards(copies, orders, part)
             yield train_shards(shards, losses_of, trainer, batch.stop - batch.start)
 
     yield from epochs.run(
         state, num_epochs, n, lr, steps,
         evaluate=lambda: evaluate(net, X_test, y_test, devices),
         params=lambda: network.get_host_params(net),
+        over_all=lambda loss: workers.total([loss])[0] if workers else loss,
     )  # fmt: skip
 
 
@@ -154,7 +162,13 @@ def train_shards(
         losses = [losses_of(*shard) for shard in shards]
     if upto == "forward":
         return losses
-    zero_gradients(trainer)
+    # An unused layer and an idle device would keep their last gradients.
+    learned = [p for p in trainer._params if p.grad_req != "null"]
+    for grads in zip(*(p.list_grad() for p in learned)):
+        zero(grads)
+    for p in learned:
+        for data in p.list_data():
+            data._fresh_grad = True  # Gluon's trainer would refuse or skip others
     for l in losses:
         l.backward()
     if upto == "all-reduce":
@@ -162,19 +176,6 @@ def train_shards(
     if upto == "update":
         trainer.step(global_batch_size)
     return losses
-
-
-def zero_gradients(trainer: gluon.Trainer | BucketTrainer) -> None:
-    """Set all gradients to 0: an unused layer and an idle device would keep their last.
-
-    Marked as fresh, or Gluon's trainer would refuse or skip them.
-    """
-    learned = [p for p in trainer._params if p.grad_req != "null"]
-    for grads in zip(*(p.list_grad() for p in learned)):
-        zero(grads)
-    for p in learned:
-        for data in p.list_data():
-            data._fresh_grad = True
 
 
 @gluon_block

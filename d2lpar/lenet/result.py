@@ -48,9 +48,8 @@ def result(runs: Sequence[Run]) -> Result:
     note = f"{seconds_note(runs)}; test accuracy: {what}{start}; 0.100 is guessing"
     ends = [measurements.final_accuracy(run) for run in runs]
     guesses = [" (guessing)" * is_guessing(end) for end in ends]
-    short = (
-        f"accuracy {listed(map(''.join, zip(accuracies, guesses)))} after epoch {last}"
-    )
+    marked = listed(map("".join, zip(accuracies, guesses)))
+    short = f"accuracy {marked} after epoch {last}"
     short = "; ".join(filter(None, (short, measurements.speed_in_short(runs))))
     each = [f"{end:.3f}" for end in ends]
     alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
@@ -63,10 +62,8 @@ def result(runs: Sequence[Run]) -> Result:
         )
     elif len(ends) > 1 and not alike and one_seed:
         words += ", with one random seed"
-    answers = {
-        "seconds": list(map(sentence, speeds(runs))),
-        "accuracy": [sentence(words)],
-    }
+    seconds = list(map(sentence, speeds(runs)))
+    answers = {"seconds": seconds, "accuracy": [sentence(words)]}
     return Result(Table(columns, rows), note, answers, short=short)
 
 

@@ -57,12 +57,11 @@ def train(
         for batch in datasets.batches(X, y, global_batch_size, order):
             yield parallel.train_batch(*batch, replicas, devices, lr, **options)
 
-    def evaluate():
-        copies = [replica.copies() for replica in replicas]
-        return accuracy(X_test, y_test, copies, devices)
-
     yield from epochs.run(
-        state, num_epochs, len(data.y_train), lr, steps, evaluate,
+        state, num_epochs, len(data.y_train), lr, steps,
+        evaluate=lambda: accuracy(
+            X_test, y_test, [replica.copies() for replica in replicas], devices
+        ),
         params=lambda: unpadded(replicas[0]),
     )  # fmt: skip
 

@@ -62,9 +62,6 @@ def names(text: str = "auto") -> list[Device]:
 
     Raises :class:`DeviceError` for any other string, and for a GPU that does not exist
     or on which MXNet cannot compute; TypeError unless `text` is a string.
-
-    >>> [str(device) for device in names("cpu:2")]
-    ['cpu(0)', 'cpu(1)']
     """
     if not isinstance(text, str):
         raise TypeError(f"devices {text!r}: write a string such as 'cpu:2'")
@@ -173,11 +170,7 @@ def enable_peer_access(devices: Sequence[mx.Context]) -> None:
 
 
 def parse_counts(text: str, available: int) -> list[int]:
-    """Return the counts of a sweep, "1,2,4", each between 1 and `available`.
-
-    >>> parse_counts("1,2", available=2)
-    [1, 2]
-    """
+    """Return the counts of a sweep, "1,2,4", each between 1 and `available`."""
     form = r" *[0-9]{1,4} *(, *[0-9]{1,4} *)*"
     counts = [int(n) for n in text.split(",")] if re.fullmatch(form, text) else []
     if not counts or len(set(counts)) < len(counts):
@@ -212,11 +205,7 @@ def for_chunks(of_devices: Sequence[T]) -> list[T]:
 
 
 def default_counts(available: int) -> list[int]:
-    """Return the device counts of a sweep by default: 1, 2, 4, ... and all.
-
-    >>> default_counts(6)
-    [1, 2, 4, 6]
-    """
+    """Return the device counts of a sweep by default: 1, 2, 4, ... and all."""
     powers = [2**k for k in range(available.bit_length()) if 2**k < available]
     return [*powers, available]
 

@@ -79,10 +79,9 @@ class PublishedFiles:
         import pooch
 
         pooch.get_logger().setLevel(logging.ERROR)
-        to_connect, to_read = 5, 30  # seconds at most
-        downloader = pooch.HTTPDownloader(
-            progressbar=sys.stderr.isatty(), timeout=(to_connect, to_read)
-        )
+        timeout = 5, 30  # seconds at most, to connect and to read
+        bar = sys.stderr.isatty()
+        downloader = pooch.HTTPDownloader(progressbar=bar, timeout=timeout)
         cache, problems = pooch.os_cache("d2lpar") / self.name, []
         digest = self.registry[file]
         for url in self.urls:

@@ -167,9 +167,7 @@ def sha256_of(arrays: Iterable[numpy.ndarray]) -> str:
 
 def check_head(data: str, name: str, n: int | None, available: int) -> None:
     """Raise :class:`SettingError` unless `n` is None or whole, 1 to `available`."""
-    if n is None:
-        return
-    if not isinstance(n, Integral) or not 1 <= n <= available:
+    if n is not None and not (isinstance(n, Integral) and 1 <= n <= available):
         raise SettingError(
             f"{name} {n!r}: {data} has {available}; ask for 1 to {available}"
         )
@@ -188,11 +186,11 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     check_scaled(X)
     # The data stays uint8, a quarter of the memory.
     for start in range(0, len(y), batch_size):
-        stop = start + batch_size
+        batch = slice(start, start + batch_size)
         if order is None:
-            yield to_float(X[start:stop]), y[start:stop]
+            yield to_float(X[batch]), y[batch]
         else:
-            index = order[start:stop]
+            index = order[batch]
             # The indices are in range: the mode "clip" changes none.
             X_batch = X.take(index, axis=0, mode="clip")
             yield to_float(X_batch), y.take(index, axis=0, mode="clip")

@@ -66,8 +66,7 @@ def load(name: str = "auto", *, n_train: int | None = None, seed: int = 0) -> Fa
     "cryptopunks" are the real faces, or raise :class:`DataError`; "synthetic" ones are
     drawn from `seed`; "auto" are real if they can be had, else drawn.
     """
-    paths = CRYPTOPUNKS.paths(name)
-    if paths:
+    if paths := CRYPTOPUNKS.paths(name):
         return FaceData(read_tiles(paths[0]), "cryptopunks").head(n_train)
     X = synthetic_punks(TILES**2 if n_train is None else n_train, seed)
     return FaceData(X, "synthetic-punks")

@@ -60,8 +60,7 @@ def new(
     stamp = labels.stamp([run.header for run in runs]) if runs else ""
     picture.metadata = {"Title": title, "Description": stamp}
     left = {"x": 0.12 / size[0], "ha": "left"}
-    heading = {**left, "size": 13, "weight": "bold"}
-    picture.suptitle(wrap(title, size[0] * LETTERS), **heading)
+    picture.suptitle(wrap(title, size[0] * LETTERS), size=13, weight="bold", **left)
     picture.supxlabel(wrap(note, size[0] * 14.5), size=9, color=PALE, **left)
     picture.subplots(rows, columns, **subplots)
     return picture
@@ -221,13 +220,10 @@ def epochs_along(axes: Axes, runs: Sequence[Run] = ()) -> None:
 
 def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **style):
     """Draw a curve of medians with their spread through points (x, samples)."""
-    summaries = [summarize(samples) for _, samples in points]
-    medians = [s.median for s in summaries]
-    below = [s.median - s.low for s in summaries]
-    above = [s.high - s.median for s in summaries]
-    return axes.errorbar(
-        [x for x, _ in points], medians, [below, above], capsize=2, **style
-    )
+    x, samples = zip(*points)
+    found = [(s.low, s.median, s.high) for s in map(summarize, samples)]
+    low, middle, high = numpy.transpose(found)
+    return axes.errorbar(x, middle, [middle - low, high - middle], capsize=2, **style)
 
 
 def plain_style():
@@ -242,10 +238,9 @@ def save(drawn: Mapping[str, Picture | str | bytes], folder: Path) -> list[Path]
     for name, content in drawn.items():
         paths.append(folder / f"{name}.{endings.get(type(content), 'png')}")
         with replacing(paths[-1]) as file:
-            if isinstance(content, str):
-                file.write_text(content, encoding="utf-8")
-            elif isinstance(content, bytes):
-                file.write_bytes(content)
-            else:
+            if isinstance(content, Picture):
                 content.savefig(file, format="png", metadata=content.metadata)
+            else:
+                data = content.encode() if isinstance(content, str) else content
+                file.write_bytes(data)
     return paths

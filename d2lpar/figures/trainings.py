@@ -18,21 +18,18 @@ def seconds(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
     """Draw ``seconds``: a row per run, with the speedup over the first."""
-    runs, samples = by_device_count(runs), {}
-    for run in runs:
-        name = labels.CHAPTERS.get(run.header.chapter, run.header.chapter)
-        name = f"{name}, {labels.configuration(run.header)}"
-        samples[name] = measurements.seconds_per_epoch(run)
-    base, *_ = samples.values()
-    rows = []
-    for k, (name, summary) in enumerate(samples.items()):
-        note = NOT_TIMED if not summary.n else ""
+    runs, rows = by_device_count(runs), []
+    base = measurements.seconds_per_epoch(runs[0])
+    for k, run in enumerate(runs):
+        summary = measurements.seconds_per_epoch(run)
+        note = "" if summary.n else NOT_TIMED
         if k and base.n and summary.n:
             note = page.times_as_fast(compare(base, summary))
+        chapter = labels.CHAPTERS.get(run.header.chapter, run.header.chapter)
+        name = f"{chapter}, {labels.configuration(run.header)}"
         rows.append(page.Row(name, summary.samples, page.count_color(k), note))
     title = page.answer(answers, "seconds", "Seconds per epoch")
-    size = (7.6, page.height(len(rows)))
-    picture = page.new(title, workload(runs), runs, size)
+    picture = page.new(title, workload(runs), runs, (7.6, page.height(len(rows))))
     (axes,) = picture.axes
     page.dots(axes, rows, "s")
     axes.set_xlabel(f"{axes.get_xlabel()} per epoch")
@@ -75,18 +72,17 @@ def curves(
         repeats = list(by_epoch.values())
         # Data-parallel training gives the *same* curve on every device count, so later
         # ones are thinner, broken and marked smaller: the first shows through.
+        style = page.look(
+            k, color=color, lw=max(1.3, 3.0 - k), ms=max(3.5, 8 - 2.5 * k)
+        )
         axes.plot(
             list(by_epoch),
             list(map(median, repeats)),
             label=labels.count(run.header),
-            color=color,
-            ls=page.LINES[k % len(page.LINES)],
-            lw=max(1.3, 3.0 - k),
-            marker=page.MARKERS[k % len(page.MARKERS)],
-            ms=max(3.5, 8 - 2.5 * k),
             mfc="white" if k else color,
             markevery=max(1, len(by_epoch) // 20),
             zorder=3 + k,
+            **style,
         )
         low, high = list(map(min, repeats)), list(map(max, repeats))
         axes.fill_between(list(by_epoch), low, high, color=color, alpha=0.18, lw=0)

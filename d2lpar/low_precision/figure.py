@@ -7,28 +7,23 @@ from collections.abc import Sequence
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.low_precision.result import baseline, merged
-from d2lpar.records import labels
+from d2lpar.records import files, labels
 from d2lpar.records.kinds import PrecisionRecord, Run
 
 WEIGHTS = {
-    "trained": ("o", "as trained"),
-    "stretched": ("D", "one channel stretched"),
-    "equalised": ("s", "stretched, equalised"),
+    "trained": ("o", page.OURS, "as trained"),
+    "stretched": ("D", page.OTHERS[0], "one channel stretched"),
+    "equalised": ("s", page.OTHERS[1], "stretched, equalised"),
 }
-
-INKS = (page.OURS, *page.OTHERS)
 
 
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
     """Draw ``cpu1-precision`` and so on for each run, titled by `answers`."""
-    drawn: dict[str, page.Picture] = {}
-    for run in runs:
-        name = f"{run.header.device_kind}{run.header.num_devices}-precision"
-        title = "LeNet in low precision: speed and accuracy"
-        drawn[name] = picture(run, page.answer(answers, name, title, inches=7.6))
-    return drawn
+    named = {f"{files.run_name(run.header)}-precision": run for run in runs}
+    title = "LeNet in low precision: speed and accuracy"
+    return {k: picture(run, page.answer(answers, k, title)) for k, run in named.items()}
 
 
 def picture(run: Run, title: str) -> page.Picture:
@@ -45,7 +40,7 @@ def picture(run: Run, title: str) -> page.Picture:
     picture = page.new(title, labels.subtitle(note, [run]), [run], (5.6, 4.8))
     (axes,) = picture.axes
     speeds = {r.precision: r.images_per_sec / base.images_per_sec for r in trained}
-    for (weights, (marker, label)), ink in zip(WEIGHTS.items(), INKS):
+    for weights, (marker, ink, label) in WEIGHTS.items():
         found = [r for r in measured if r.weights == weights and r.precision in speeds]
         if found:
             lost = [100 * (base.test_acc - row.test_acc) for row in found]

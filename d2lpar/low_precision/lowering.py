@@ -70,11 +70,10 @@ def to_symbol_block(
         net.export(f"{folder}/net")
         with lowering_semantics():
             block = gluon.SymbolBlock(*load_symbol(f"{folder}/net-symbol.json"))
-    with lowering_semantics():
-        for name, parameter in block.collect_params().items():
-            parameter.shape = values[name].shape
-            parameter.initialize(mx.init.Zero(), ctx=device)
-            parameter.set_data(lowering_array(values[name].asnumpy(), device))
+            for name, parameter in block.collect_params().items():
+                parameter.shape = values[name].shape
+                parameter.initialize(mx.init.Zero(), ctx=device)
+                parameter.set_data(lowering_array(values[name].asnumpy(), device))
     return block
 
 
@@ -86,7 +85,6 @@ def _quantized(
     batch_size: int,
 ) -> gluon.SymbolBlock:
     """Return the block in INT8, on a CPU with uint8 where a tensor is not negative."""
-    calibration = precision.rpartition("-")[2]
     per_channel = precision.startswith("int8-channels")
     # MXNet inserts oneDNN's integer operators for mx.cpu(0) only. Quantized there, the
     # network works on any context.
@@ -102,7 +100,7 @@ def _quantized(
             quantized_dtype="auto" if on_cpu else "int8",
             quantize_mode="smart",
             quantize_granularity="channel-wise" if per_channel else "tensor-wise",
-            calib_mode=calibration,
+            calib_mode=precision.rpartition("-")[2],
             ctx=place,
         )
     _move(quantized, device)

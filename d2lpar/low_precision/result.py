@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from d2lpar.records import labels
+from d2lpar.records import files, labels
 from d2lpar.records.kinds import PrecisionRecord, Run, group
 from d2lpar.records.result import Result, Table, sentence
 from d2lpar.records.rule import MARKS, Summary, compare, phrase, summarize
@@ -35,7 +35,7 @@ def result(runs: Sequence[Run]) -> Result:
             for row in rows
             if not row.supported
         ]
-        picture = f"{run.header.device_kind}{run.header.num_devices}-precision"
+        picture = f"{files.run_name(run.header)}-precision"
         answers[picture] = [sentence(f"{where}: {_answer(lines)}")]
     note = (
         f"images/s: median of {' or '.join(sorted(passes, key=int)) or 'no'} passes "
@@ -57,8 +57,7 @@ def _answer(lines: Sequence[PrecisionRecord]) -> str:
         return "there is nothing to compare: float32 or the other precisions are absent"
     best = max(others, key=lambda row: row.images_per_sec)
     time, base = seconds(lines, best), seconds(lines, float32)
-    repeat = "--repeats 4"
-    speed = phrase(best.precision, time, "float32", base, repeat, "s per image")
+    speed = phrase(best.precision, time, "float32", base, "--repeats 4", "s per image")
     accuracies = f"{best.test_acc:.3f} (float32: {float32.test_acc:.3f})"
     return f"{speed}, at a test accuracy of {accuracies}"
 
@@ -91,10 +90,9 @@ def merged(rows: Iterable[PrecisionRecord]) -> list[PrecisionRecord]:
 
 def baseline(rows: Iterable[PrecisionRecord]) -> PrecisionRecord | None:
     """Return the measured row of the trained weights in float32, or None."""
-    for row in rows:
-        if row.supported and (row.precision, row.weights) == ("float32", "trained"):
-            return row
-    return None
+    wanted = "float32", "trained", True
+    found = (r for r in rows if (r.precision, r.weights, r.supported) == wanted)
+    return next(found, None)
 
 
 def cells_of(lines: Sequence[PrecisionRecord]) -> list[list[str]]:

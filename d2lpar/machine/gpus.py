@@ -11,9 +11,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, _COMPUTE_CAPABILITY_MAJOR and _MINOR
-MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
-
 
 class CudaDevice(NamedTuple):
     """Describe a GPU; in a list, ``mx.gpu(i)`` is the i-th."""
@@ -43,7 +40,8 @@ def cuda_devices() -> list[CudaDevice]:
         cuda.cuDeviceGetName(name, len(name), device)
         cuda.cuDeviceGetPCIBusId(address, len(address), device)
         attributes = []
-        for number in (MAJOR, MINOR, MULTIPROCESSORS):
+        # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR, _MULTIPROCESSOR_COUNT
+        for number in (75, 76, 16):
             cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
             attributes.append(value.value)
         major, minor, multiprocessors = attributes

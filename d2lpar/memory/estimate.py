@@ -28,8 +28,8 @@ SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 PARAMETERS = 20 * 10 + 50 * 501 + 128 * 801 + 10 * 129
 PIXELS = 28**2  # of an image
 LARGEST = 20, 26, 26  # the largest output of an image
-_DENSE = 2 * 128 + 10  # an activation keeps its input, too
-KEPT = PIXELS + 20 * (2 * 26**2 + 13**2) + 50 * (2 * 9**2 + 4**2) + _DENSE
+# An activation keeps its input, too.
+KEPT = PIXELS + 20 * (2 * 26**2 + 13**2) + 50 * (2 * 9**2 + 4**2) + 2 * 128 + 10
 
 
 class Item(NamedTuple):

@@ -16,20 +16,12 @@ from d2lpar.records.kinds import HEADERS, AnyLine, BenchmarkHeader, Header, Line
 
 log = logging.getLogger("d2lpar")
 
-_decoder = msgspec.json.Decoder(AnyLine)
+decode = msgspec.json.Decoder(AnyLine).decode  # the inverse of `to_line`
 
 
 def to_line(item: Line | Header | BenchmarkHeader) -> str:
     """Return one JSON line, without the newline."""
     return msgspec.json.encode(item).decode()
-
-
-def from_line(text: str | bytes) -> Line | Header | BenchmarkHeader:
-    """Return the inverse of :func:`to_line`; raise RecordError for other texts."""
-    try:
-        return _decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RecordError(f"not a record line ({error}): {text[:60]!r}") from None
 
 
 def read(path: str | Path) -> Run:
@@ -40,12 +32,13 @@ def read(path: str | Path) -> Run:
     lines: list = []
     for number, text in enumerate(texts, 1):
         try:
-            line = from_line(text)
-        except RecordError as error:
+            line = decode(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             if 1 < number == len(texts) and not content.endswith(b"\n"):
                 log.warning("%s: the last line is torn and was skipped", path)
                 break
-            raise RecordError(f"{path}, line {number}: {error}") from None
+            why = f"not a record line ({error}): {text[:60]!r}"
+            raise RecordError(f"{path}, line {number}: {why}") from None
         if isinstance(line, HEADERS) != (number == 1):
             raise RecordError(f"{path}, line {number}: a record has one header, first")
         lines.append(line)

@@ -16,14 +16,10 @@ import msgspec
 PARTS = ("split and copy", "forward", "backward", "all-reduce", "update")
 
 # One scale per tensor; with "int8-channels", one per output channel of the weights.
-INT8 = ("int8-none", "int8-naive", "int8-entropy")
 PRECISIONS = (
-    *("float32", "bfloat16", "float16", *INT8),
+    *("float32", "bfloat16", "float16", "int8-none", "int8-naive", "int8-entropy"),
     *("int8-channels-none", "int8-channels-naive", "int8-channels-entropy"),
 )
-
-# Of the network whose inference is measured.
-Weights = Literal["trained", "stretched", "equalised"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -220,7 +216,7 @@ class PrecisionRecord(Line, tag="precision", frozen=True):
 
     precision: Literal[PRECISIONS]  # type: ignore[valid-type]
     per_device_batch_size: int
-    weights: Weights = "trained"
+    weights: Literal["trained", "stretched", "equalised"] = "trained"
     why_not: str = ""
     test_acc: float = 0.0
     agreement: float = 0.0

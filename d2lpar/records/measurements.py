@@ -66,8 +66,7 @@ def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
 
 def seconds_note(runs: Sequence[Run]) -> str:
     """Return what the columns `SECONDS` of these runs are."""
-    all_timed = all(map(timed_epochs, runs))
-    untimed = "" if all_timed else f" (-: {rule.NOT_TIMED})"
+    untimed = "" if all(map(timed_epochs, runs)) else f" (-: {rule.NOT_TIMED})"
     return (
         "s/epoch: median of processes' medians, of n epochs without warm-ups"
         f"{untimed}; speedup: over {labels.count(runs[0].header)} ({rule.MARKS})"
@@ -77,20 +76,17 @@ def seconds_note(runs: Sequence[Run]) -> str:
 def speed_in_short(runs: Sequence[Run]) -> str:
     """Return how fast the last run is beside the first, in few words; "" for one."""
     first, last = runs[0], runs[-1]
-    if first is last:
-        return ""
     speed = rule.in_short(seconds_per_epoch(last), seconds_per_epoch(first))
-    return f"{labels.count(last.header)} are {speed}" if speed else ""
+    return f"{labels.count(last.header)} are {speed}" if speed and len(runs) > 1 else ""
 
 
 def speeds(runs: Sequence[Run]) -> list[str]:
     """Return a phrase per later run: how fast an epoch is beside the first run's."""
-    first, *others = runs
-    base, where = seconds_per_epoch(first), f"on {labels.count(first.header)}"
-    found = [(f"training on {labels.count(r.header)}", r) for r in others]
+    where, *others = (f"on {labels.count(run.header)}" for run in runs)
+    base, *seconds = map(seconds_per_epoch, runs)
     return [
-        rule.phrase(name, seconds_per_epoch(run), where, base, REPEAT)
-        for name, run in found
+        rule.phrase(f"training {name}", mine, where, base, REPEAT)
+        for name, mine in zip(others, seconds)
     ]
 
 

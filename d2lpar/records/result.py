@@ -61,15 +61,14 @@ class Result:
         """Return what was learnt in one clause, or the first sentence."""
         return self.short or self.sentences[0]
 
-    def __str__(self) -> str:
-        return self.text(WIDTH)
-
-    def text(self, width: int) -> str:
+    def text(self, width: int = WIDTH) -> str:
         """Return table, note and answer, sentence by sentence, in lines of `width`."""
         about = [self.table.in_lines(width)] if self.table.rows else []
         about += [filled(f"({self.note})", width=width)] if self.note else []
         answer = [filled(text, width=width) for text in self.sentences]
         return "\n\n".join("\n".join(lines) for lines in (about, answer) if lines)
+
+    __str__ = text
 
     def full_text(self, source: str) -> str:
         """Return table, note, answer and further tables as one text, then `source`."""

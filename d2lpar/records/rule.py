@@ -23,7 +23,8 @@ FEWEST = 4  # turns; the interval of three is twice as wide
 LEVEL = 0.05  # share of equal pairs that are told apart
 SAME = 1.15  # two settings are the same if their ratio is within this factor of 1
 NEIGHBOURS = 2  # batches on either side whose spread a batch shares
-MARKS = f"=: the same within {100 * SAME - 100:.0f} %, ?: not told"
+MARGIN = f"within {100 * SAME - 100:.0f} %"
+MARKS = f"=: the same {MARGIN}, ?: not told"
 MANY = 8  # samples from which quartiles say more than the range
 
 
@@ -145,29 +146,22 @@ def compare_all(pairs: Sequence[tuple[Summary, Summary]]) -> list[Comparison]:
 
     The probability that *any* pair of equal works is told apart is 5 % (Bonferroni).
     """
-    turns = [[turn for turn in a.turns if turn in b.turns] for a, b in pairs]
-    judged = [k for k, common in enumerate(turns) if len(common) >= FEWEST]
-    logs = [
-        numpy.log(
-            [pairs[k][0].turns[turn] / pairs[k][1].turns[turn] for turn in turns[k]]
-        )
-        for k in judged
-    ]
-    found = [_as_they_are(a, b, len(t)) for (a, b), t in zip(pairs, turns)]
+    found, judged, logs = [], [], []
+    for k, (a, b) in enumerate(pairs):
+        turns = [turn for turn in a.turns if turn in b.turns]
+        ratio = low = high = math.nan
+        if a.n and b.n and b.least > 0:
+            ratio, low, high = a.median / b.median, a.least / b.most, a.most / b.least
+        found.append(Comparison(ratio, low, high, math.inf, len(turns)))
+        if len(turns) >= FEWEST:
+            judged.append(k)
+            logs.append(numpy.log([a.turns[turn] / b.turns[turn] for turn in turns]))
     both = zip(judged, intervals(logs, LEVEL), intervals(logs, 2 * LEVEL))
     for k, (mean, half), (_, narrower) in both:
         ratio, low, high = numpy.exp([mean, mean - half, mean + half]).tolist()
         within = math.exp(abs(mean) + narrower)
-        found[k] = Comparison(ratio, low, high, within, len(turns[k]))
+        found[k] = Comparison(ratio, low, high, within, found[k].turns)
     return found
-
-
-def _as_they_are(a: Summary, b: Summary, turns: int) -> Comparison:
-    """Return the ratio of medians, with all ratios of samples for an interval."""
-    if not (a.n and b.n and b.least > 0):
-        return Comparison(math.nan, math.nan, math.nan, math.inf, turns)
-    low, high = a.least / b.most, a.most / b.least
-    return Comparison(a.median / b.median, low, high, math.inf, turns)
 
 
 def intervals(logs: Sequence[numpy.ndarray], share: float) -> Iterator[tuple]:
@@ -189,17 +183,12 @@ def intervals(logs: Sequence[numpy.ndarray], share: float) -> Iterator[tuple]:
 
 @cache
 def t_quantile(share: float, freedom: int) -> float:
-    """Return the t beyond which, on both sides, a `share` of Student's t is.
-
-    >>> round(t_quantile(0.05, 3), 3), round(t_quantile(0.05, 10), 3)
-    (3.182, 2.228)
-    """
+    """Return the t beyond which, on both sides, a `share` of Student's t is."""
     low, high = 0.0, 1e6
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (
-            (middle, high) if _beyond(middle, freedom) > share else (low, middle)
-        )
+        is_more = _beyond(middle, freedom) > share
+        low, high = (middle, high) if is_more else (low, middle)
     return high
 
 
@@ -252,10 +241,8 @@ def phrase(
         words = words.format(f"{as_ratio(ratio)} times as")
         return f"{this} {words} as {other} ({as_ratio(low)} to {as_ratio(high)})"
     if found.is_same:
-        margin = f"{100 * SAME - 100:.0f} %"
-        return (
-            f"{this} is as fast as {other} within {margin} ({found.ratio:.2f}; {ends})"
-        )
+        words = f"is as fast as {other} {MARGIN}"
+        return f"{this} {words} ({found.ratio:.2f}; {ends})"
     if found.turns >= FEWEST:
         return (
             f"whether {this} is as fast as {other} is not told by {found.turns} turns: "
@@ -274,7 +261,7 @@ def in_short(mine: Summary, others: Summary) -> str:
     """Return how fast one is beside the other in few words, "" where it is not told."""
     found = compare(others, mine)
     if found.is_same:
-        return f"as fast within {100 * SAME - 100:.0f} %"
+        return f"as fast {MARGIN}"
     if not found.is_told:
         return ""
     adjective = "fast" if found.ratio > 1 else "long"

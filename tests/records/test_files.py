@@ -36,7 +36,7 @@ def test_pandas_reads_a_record_as_documented_and_misses_no_repeat(path, monkeypa
 def test_unknown_fields_are_ignored_and_absent_ones_have_defaults(path):
     line = '{"kind":"epoch","epoch":1,"seconds":1,"samples_per_sec":9,"train_loss":1,'
     line += '"test_acc":0.5,"later":{"a":1}}'
-    assert files.from_line(line).repeat == 0
+    assert files.decode(line).repeat == 0
 
 
 @pytest.mark.parametrize("cut", [1, 20])

@@ -178,7 +178,7 @@ def test_the_lines_of_a_study(implementation):
     assert own.num_bytes == 516_272
     expected = {"from scratch": ("book", 1), "concise": ("kvstore local", 8)}
     assert (own.variant, own.num_arrays) == expected[implementation]
-    assert [files.from_line(files.to_line(line)) for line in lines] == lines
+    assert [files.decode(files.to_line(line)) for line in lines] == lines
 
 
 def test_device_counts_take_turns(monkeypatch):

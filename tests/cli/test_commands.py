@@ -184,9 +184,8 @@ def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch, c
     monkeypatch.setattr(
         measure, "plan", lambda *args, **how: ran.append((args, how)) or [][0]
     )
-    monkeypatch.setattr(
-        sys, "argv", ["multiple_gpus.py", "--lr=0.5", "--devices=cpu:1"]
-    )
+    argv = ["multiple_gpus.py", "--lr=0.5", "--devices=cpu:1"]
+    monkeypatch.setattr(sys, "argv", argv)
     with pytest.raises(IndexError):
         chapter.measure("multiple_gpus", num_devices=[1])
     (_, command), settings = ran[0]

@@ -25,13 +25,7 @@ from d2lpar.errors import RecordError
 from d2lpar.experiments import result
 from d2lpar.lenet import figure as lenet_figure
 from d2lpar.records import files, labels
-from d2lpar.records.kinds import (
-    FrameRecord,
-    Header,
-    PrecisionRecord,
-    Run,
-    group,
-)
+from d2lpar.records.kinds import FrameRecord, Header, PrecisionRecord, Run, group
 from d2lpar.records.result import Table
 from d2lpar.runs import report
 

@@ -191,16 +191,14 @@ def test_keys_and_a_button_close_an_enlarged_picture_and_a_drag_does_not(book, r
     sync_api.expect(enlarged).to_be_hidden()
 
 
-ALT = re.compile(r"!\[([^\]]+)\]\(")
-
-
 def test_no_alternative_text_has_a_glued_word(book):
     """Each stands in a page's source, by its words, and each of these in the book."""
     pages = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         cells = json.loads(path.read_text("utf-8"))["cells"]
         pages += ["".join(c["source"]) for c in cells if c["cell_type"] == "markdown"]
-    written = {" ".join(alt.split()) for alt in ALT.findall("\n".join(pages))}
+    found = re.findall(r"!\[([^\]]+)\]\(", "\n".join(pages))
+    written = {" ".join(alt.split()) for alt in found}
     shown = set()
     for folder in ("chapters", "docs"):
         for path in (book / folder).glob("*.html"):
@@ -225,8 +223,7 @@ def test_folds_are_open_on_paper(book, reader):
 
 
 @pytest.mark.parametrize(
-    ("name", "path"),
-    [("2 cores", "scaling"), ("2 GPUs", "gpus/scaling")],
+    ("name", "path"), [("2 cores", "scaling"), ("2 GPUs", "gpus/scaling")]
 )
 def test_the_sliders_of_the_bracket_start_from_a_record(book, reader, name, path):
     """And its own steps are drawn beside the band, until a slider moves."""

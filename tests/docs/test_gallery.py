@@ -58,12 +58,10 @@ def test_a_title_is_what_the_records_bear_out():
         claim("a is faster", when=True, by=[compare(slow, near)])
 
 
-PRINTED = re.compile(r"\d[\d,]*(?:\.\d+)?")
-
-
 def numbers(text):
     """The numbers of a text, without those of names such as float32 and H100."""
-    return set(PRINTED.findall(re.sub(r"\b[A-Za-z]+\d+\b", "", text)))
+    text = re.sub(r"\b[A-Za-z]+\d+\b", "", text)
+    return set(re.findall(r"\d[\d,]*(?:\.\d+)?", text))
 
 
 def printed_in(picture):

@@ -15,7 +15,6 @@ TOOL = ROOT / "tools" / "make_notebooks.py"
 if not TOOL.is_file():
     pytest.skip("not a checkout", allow_module_level=True)
 TOOLS = runpy.run_path(str(TOOL))
-TWO_T4 = ROOT / "notebooks" / "two_t4.ipynb"  # of no chapter, and not executed
 # Of no chapter: README's program, and those that say where their chapter went.
 NAMES = ("two_t4", "lesson", "arrays", "least_squares_large")
 OTHERS = [ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES]
@@ -40,14 +39,12 @@ def test_a_notebook_is_in_step_and_whole(path):
     assert TOOLS["wrong_with"](notebook) == []
 
 
-LINK = re.compile(r"""\]\(([^)\s]+)|(?:src|href)=["']([^"']+)""")
-
-
 @pytest.mark.parametrize("path", [*COMMITTED, *OTHERS], ids=lambda path: path.stem)
 def test_every_relative_link_of_a_notebook_resolves(path):
     notebook = nbformat.read(path, as_version=4)
     text = "\n\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
-    links = ["".join(groups).partition("#")[0] for groups in LINK.findall(text)]
+    found = re.findall(r"""\]\(([^)\s]+)|(?:src|href)=["']([^"']+)""", text)
+    links = ["".join(groups).partition("#")[0] for groups in found]
     relative = {link for link in links if link and not re.match(r"\w+:", link)}
     assert not [link for link in relative if not (path.parent / link).exists()]
 
@@ -55,7 +52,7 @@ def test_every_relative_link_of_a_notebook_resolves(path):
 @pytest.mark.slow
 def test_the_notebook_of_two_t4s_runs_on_two_contexts(tmp_path, monkeypatch):
     ipython = pytest.importorskip("IPython", reason="no IPython: extra docs")
-    notebook = nbformat.read(TWO_T4, as_version=4)
+    notebook = nbformat.read(OTHERS[0], as_version=4)
     _, *cells = (cell.source for cell in notebook.cells if cell.cell_type == "code")
     program = "\n\n".join(cells).replace("gpu:2", "cpu:2")
     program = program.replace("--preset=book", "--dry-run")

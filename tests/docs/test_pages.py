@@ -19,10 +19,9 @@ from d2lpar.experiments import EXPERIMENTS
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 API = [ROOT / "docs" / "api.md", *sorted((ROOT / "docs" / "api").glob("*.md"))]
-DOCS = sorted({*(ROOT / "docs").glob("*.md"), *API})
-FIGURES = sorted((ROOT / "figures").glob("*.md"))
-BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.md"))
-PAGES = [README, *DOCS, ROOT / "CONTRIBUTING.md", *FIGURES, *BENCHMARKS]
+FOLDERS = "docs", "docs/api", "figures", "benchmarks"
+PAGES = [README, ROOT / "CONTRIBUTING.md"]
+PAGES += sorted(page for name in FOLDERS for page in (ROOT / name).glob("*.md"))
 CHAPTERS = sorted((ROOT / "chapters").glob("*.py"))
 EVERY = pytest.mark.parametrize(
     "page", [*PAGES, *CHAPTERS], ids=lambda p: str(p.relative_to(ROOT))

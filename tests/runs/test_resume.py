@@ -18,13 +18,7 @@ from d2lpar.runs.resume import Resumable
 
 
 def a_header(num_devices=2, **settings):
-    return header(
-        num_devices,
-        preset="quick",
-        dataset="toy",
-        dataset_sha256="0" * 64,
-        settings={"num_epochs": 4, **settings},
-    )
+    return header(num_devices, preset="quick", settings={"num_epochs": 4, **settings})
 
 
 IMAGES = datasets.load("sample", n_train=120, n_test=40)
@@ -138,12 +132,10 @@ SETTINGS = {"n_train": 120, "n_test": 40, "num_epochs": 4, "global_batch_size": 
 CONTRADICTIONS = {
     "another seed": ("lenet", {"seed": 5}, {}),
     "another data": ("lenet", {"dataset_sha256": "1" * 64}, {}),
-    "another global_batch_size; give the flags of: d2lpar run": (
-        "lenet", {}, {"global_batch_size": 100},
-    ),
+    "another n_train; give the flags of: d2lpar run": ("lenet", {}, {"n_train": 100}),
     "another workload": ("gan", {}, {}),
     "give --num-epochs 4 or more": ("lenet", {}, {"num_epochs": 3}),
-}  # fmt: skip
+}
 
 
 def saved(folder, workload="lenet"):

@@ -38,18 +38,18 @@ def header(num_devices=1, **fields):
 
 
 def benchmark_header(**fields):
-    values = {
-        "benchmark": "layers",
-        "work": "a layer",
-        "command": "python benchmarks/layers.py",
-        "cpu_model": "Some CPU",
-        "cores": 2,
-        "versions": {"mxnet": "1.9.1"},
-        "git_commit": None,
-        "git_dirty": None,
-        "date": "2026-01-02T03:04:05+00:00",
-    }
-    return BenchmarkHeader(**{**values, **fields})
+    return BenchmarkHeader(
+        benchmark="layers",
+        work="a layer",
+        command="python benchmarks/layers.py",
+        cpu_model="Some CPU",
+        cores=2,
+        versions={"mxnet": "1.9.1"},
+        git_commit=None,
+        git_dirty=None,
+        date="2026-01-02T03:04:05+00:00",
+        **fields,
+    )
 
 
 def epoch(number, seconds=2.0, repeat=0, **fields):

@@ -53,11 +53,9 @@ def ratios(kind, turns, spread=0.1):
     return (a - b)[None]
 
 
-def study(spreads, turns, common=0.0):
-    """Draw log ratios (13, turns, 4,000) of equal batches, a share `common` to all."""
-    shared = rng.normal(size=(1, turns, 4_000)) * common**0.5
-    own = rng.normal(size=(13, turns, 4_000)) * (1 - common) ** 0.5
-    return 0.1 * spreads[:, None, None] * (shared + own)
+def study(spreads, turns):
+    """Draw log ratios (13, turns, 4,000) of equal batches."""
+    return 0.1 * spreads[:, None, None] * rng.normal(size=(13, turns, 4_000))
 
 
 def tables():

@@ -346,7 +346,12 @@ def test_train_yields_epochs_and_frames(monkeypatch, faces):
     monkeypatch.setattr(measures, "MAX_COMPARED", 30)
     faces = faces.head(60)
     how = {"devices": "cpu:2", "global_batch_size": 25, "data": faces}
+    batches, keys = training.batches, []
+    monkeypatch.setattr(
+        training, "batches", lambda *args: keys.append(args[-1]) or batches(*args)
+    )
     lines = list(gan.train(2, num_epochs=5, frames_every=2, **how))
+    assert len({*map(tuple, keys)}) == 5  # each epoch has an order and a noise
     epochs = [line for line in lines if isinstance(line, kinds.GanEpochRecord)]
     frames = [line for line in lines if isinstance(line, kinds.FrameRecord)]
     assert [e.epoch for e in epochs] == [1, 2, 3, 4, 5]

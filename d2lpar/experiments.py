@@ -331,11 +331,7 @@ _ALL = (
                 "data": {"rows": 2_000, "columns": 200},
             },
             "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
-            "dry-run": {
-                "num_epochs": 1,
-                "repeats": 1,
-                "data": dict(rows=200, columns=20),
-            },
+            "dry-run": dict(num_epochs=1, repeats=1, data=dict(rows=200, columns=20)),
         },
         measure="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_problem",

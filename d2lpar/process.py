@@ -27,8 +27,7 @@ from d2lpar.errors import D2lparError, DiedError, RunError, first_line
 
 log = logging.getLogger("d2lpar")
 
-# A worker yields TURN to pause until the parent, which gets it from `results`, asks for
-# more.
+# A worker yields TURN to pause until the parent, which gets it, asks for more.
 TURN = "d2lpar: the next turn"
 
 
@@ -160,8 +159,19 @@ def _begin(number: int, scratch: str) -> None:
     module, _, function = work.partition(":")
     try:
         outcome = getattr(importlib.import_module(module), function)(**job)
-        is_iterator = isinstance(outcome, Iterator)
-        _send_results(outcome if is_iterator else iter([outcome]))
+        results = outcome if isinstance(outcome, Iterator) else iter([outcome])
+        try:
+            for result in results:
+                if result is TURN:
+                    _send("turn")
+                    _turns.acquire()
+                else:
+                    _send("result", result)
+        except KeyboardInterrupt:
+            # Between two results the work has not seen the signal yet.
+            with suppress(KeyboardInterrupt, StopIteration):
+                results.throw(KeyboardInterrupt())
+            os._exit(130)  # at once: MXNet would finish its queue of work first
         _send("end")
     except BaseException as error:
         _send(*_message_of(error))
@@ -182,21 +192,6 @@ def _message_of(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OSError) and error.filename is not None:
         return "error", f"{error.filename}: {error.strerror}"
     return "died", f"failed: {type(error).__name__}: {line}"
-
-
-def _send_results(results: Iterator) -> None:
-    try:
-        for result in results:
-            if result is TURN:
-                _send("turn")
-                _turns.acquire()
-            else:
-                _send("result", result)
-    except KeyboardInterrupt:
-        # Between two results the work has not seen the signal yet.
-        with suppress(KeyboardInterrupt, StopIteration):
-            results.throw(KeyboardInterrupt())
-        os._exit(130)  # at once: MXNet would finish its queue of work first
 
 
 def _end_with_parent(scratch: str) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -204,8 +204,7 @@ def launch(workers: int, arguments: tuple[str, ...]) -> None:
         raise SettingError("launch: workers on one machine train on CPU contexts")
     if "threads" not in flags:
         words.append(f"--threads={max(1, usable_cores() // workers)}")
-    about = f"{experiment.name}: {experiment.about}, on {workers} workers"
-    click.echo(filled(about))
+    click.echo(filled(f"{experiment.name}: {experiment.about}, on {workers} workers"))
     program = [sys.executable, "-m", "d2lpar", "run", *words]
     launch([*program, f"--devices={flags['devices']}"], workers)
 
@@ -229,7 +228,12 @@ def main() -> None:
 
 def guard(call: Callable[[], object]) -> object:
     """Return what a command returns; an error becomes one line and an exit code."""
-    with _logging_as_lines(), raising_interrupts():
+    # MXNet sets up the root logger, which would print the package's messages again.
+    handler, propagate = logging.StreamHandler(), log.propagate
+    handler.format = lambda record: f"d2lpar: {printable(record.getMessage())}"
+    with raising_interrupts():
+        log.addHandler(handler)
+        log.propagate = False
         try:
             code = call()
             sys.stdout.flush()  # a full disk behind it is an error, too
@@ -241,6 +245,9 @@ def guard(call: Callable[[], object]) -> object:
                 raise
             with suppress(OSError):  # where the terminal has been closed
                 click.echo(f"d2lpar: {printable(message)}", err=True)
+        finally:
+            log.removeHandler(handler)
+            log.propagate = propagate
         if isinstance(code, int) and code != 0:
             sys.exit(code)
         return code
@@ -261,17 +268,3 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
         # Our own files are named in the error; without a name it is a terminal or pipe.
         return f"{error.filename or 'standard output'}: {error.strerror}", 2
     return None, 1
-
-
-@contextmanager
-def _logging_as_lines() -> Iterator[None]:
-    """Print the package's log messages once, although MXNet sets up the root logger."""
-    handler, propagate = logging.StreamHandler(), log.propagate
-    handler.format = lambda record: f"d2lpar: {printable(record.getMessage())}"
-    log.addHandler(handler)
-    log.propagate = False
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.propagate = propagate

@@ -83,8 +83,7 @@ def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:
 
 def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
     """Return the solution of L L^T x = c."""
-    y = mx.nd.linalg.trsm(L, c)
-    return mx.nd.linalg.trsm(L, y, transpose=True)
+    return mx.nd.linalg.trsm(L, mx.nd.linalg.trsm(L, c), transpose=True)
 
 
 def tsqr(shards: RowShards) -> Iterator[Answer]:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 
 from matplotlib.axes import Axes
 
-from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.least_squares.result import (
     AVERAGING,
@@ -33,9 +32,6 @@ def pictures(
     ``devices`` has seconds on each number; ``distance`` that to the optimum, if known;
     ``error`` is there if a method averages.
     """
-    for run in runs:
-        if not run.lines_of(PointRecord):
-            raise RecordError(f"{run.path}: holds no points of a solver")
     runs = in_order(runs)
     words = "min ||A x - b||, A of {rows:,} \u00d7 {columns:,}"
     note = labels.subtitle(words.format(**runs[0].header.settings), runs)

@@ -15,7 +15,6 @@ from d2lpar.least_squares.rows import Answer, RowShards, matmul
 
 log = logging.getLogger("d2lpar")
 
-ROUNDING = 10  # times eps: a smaller gradient or residual cannot be computed
 # Iterations that become points of the history: 1, 2, 3, 5, 8, 12, 18, ...
 POINTS = set(accumulate([1] * 40, lambda n, _: math.ceil(1.5 * n)))
 
@@ -45,17 +44,14 @@ def cgls(
     norm_of_A = float(numpy.linalg.norm([norm.asscalar() for norm in norms]))
     norm_of_r, s = shards.products(rs)  # s is A^T r, from here to the end
     shards.check_finite(norm_of_A, norm_of_r, s)
-    p, gamma, tol, iteration = s, s @ s, max(float(tol), ROUNDING * shards.eps), 0
-
-    def converged() -> bool:
+    tol = max(float(tol), 10 * shards.eps)  # a smaller one cannot be computed
+    p, gamma, iteration = s, s @ s, 0
+    while True:
         reached = norm_of_A * numpy.linalg.norm(x) + shards.norm_of_b
-        return gamma**0.5 <= tol * norm_of_A * norm_of_r or norm_of_r <= tol * reached
-
-    while not converged():
+        if gamma**0.5 <= tol * norm_of_A * norm_of_r or norm_of_r <= tol * reached:
+            break
         if iteration == limit:
-            log.warning(
-                "cgls has not converged after %d iterations: use tsqr", iteration
-            )
+            log.warning("cgls has not converged after %d iterations: use tsqr", limit)
             break
         iteration += 1
         length = float(numpy.linalg.norm(p))

@@ -51,12 +51,16 @@ def result(runs: Sequence[Run]) -> Result:
         if len(same) > 1 and there[same[0].header.variant]
     ]
     pairs.sort(key=lambda pair: -_gain(*pair))  # those that are not told come last
-    speeds = [_speed(*pair) for pair in pairs]
+    speeds = []
+    for fewest, most in pairs:
+        name = f"solving by {fewest.header.variant} on {labels.count(most.header)}"
+        other = f"on {labels.count(fewest.header)}"
+        both = seconds_of(most), seconds_of(fewest)
+        speeds.append(sentence(phrase(name, both[0], other, both[1], REPEAT)))
     answers = {"devices": speeds, "distance": [sentence(_arrive(runs))]}
     if apart := _apart(runs):
         answers["error"] = [sentence(apart)]
-    further: list[Table | str] = [distances]
-    further += [f"least ||A x - b|| of all runs: {least:.9g}"]
+    further: list = [distances, f"least ||A x - b|| of all runs: {least:.9g}"]
     short = f"{sum(there.values())} of {len(there)} methods reach the optimum"
     if len(there) == 1:
         short = _arrive(runs)
@@ -116,14 +120,6 @@ def _gain(fewest: Run, most: Run) -> float:
     """Return how many times as fast a solve is on more devices, or 0 if not told."""
     found = compare(seconds_of(fewest), seconds_of(most))
     return found.ratio if found.is_told else 0.0
-
-
-def _speed(fewest: Run, most: Run) -> str:
-    """Return a sentence on the seconds of a method on more devices."""
-    name = f"solving by {fewest.header.variant} on {labels.count(most.header)}"
-    other = f"on {labels.count(fewest.header)}"
-    both = seconds_of(most), seconds_of(fewest)
-    return sentence(phrase(name, both[0], other, both[1], REPEAT))
 
 
 def _arrive(runs: Sequence[Run]) -> str:

@@ -118,9 +118,17 @@ def solve(
             size, norm_of_A = numpy.linalg.norm(gradient), answer.norm_of_A
             reached = norm_of_A * numpy.linalg.norm(answer.x) + shards.norm_of_b
             least = norm_of_A * reached * 10 * shards.rank_cut  # of rounding
-            if method == "cgls":
-                _warn_of_condition(shards)
-            elif size > least:
+            if method == "cgls" and shards.n <= MOST_COLUMNS:
+                R = r_factor(shards).asnumpy()[:-1, :-1]
+                s = numpy.linalg.svd(R, compute_uv=False)
+                condition = s[0] / s[: shards.m][-1]
+                if condition > MAX_CONDITION[shards.dtype.name]:
+                    log.warning(
+                        "A's condition is about %.0e: x of cgls and its residual may "
+                        "be far off, although A^T r is small: use method tsqr",
+                        condition,
+                    )
+            if method != "cgls" and size > least:
                 raise ValueError(
                     f"method {method} in {shards.dtype}: ||A^T r|| is {size:.1e}, and "
                     f"rounding explains {least:.1e}: use float64 or method tsqr, or "
@@ -136,20 +144,6 @@ def solve(
         condition=answer.condition,
         rank=answer.rank,
     )
-
-
-def _warn_of_condition(shards: RowShards) -> None:
-    """Warn of an A whose condition lets cgls stop too early."""
-    if shards.n > MOST_COLUMNS:
-        return
-    s = numpy.linalg.svd(r_factor(shards).asnumpy()[:-1, :-1], compute_uv=False)
-    condition = s[0] / s[: shards.m][-1]
-    if condition > MAX_CONDITION[shards.dtype.name]:
-        log.warning(
-            "A's condition is about %.0e: x of cgls and its residual may be far off, "
-            "although A^T r is small: use method tsqr",
-            condition,
-        )
 
 
 def measure(
@@ -180,9 +174,9 @@ def measure(
         x0 = numpy.random.default_rng([seed, 1]).random(A.shape[1])
         options.setdefault("x0", x0)
     reference = numpy.linalg.lstsq(A, b, rcond=None)[0]
-    # The first call of an operator is slow: solve some of the rows, briefly.
-    few = 2 * A.shape[1]  # of as many as columns the condition would be bad
-    solve(A[:few], b[:few], **{**options, **BRIEF.get(method, {})})
+    # The first call of an operator is slow: solve few, well-conditioned rows briefly.
+    few = datasets.uniform_problem(2 * A.shape[1], A.shape[1], seed)
+    solve(few.A, few.b, **{**options, **BRIEF.get(method, {})})
     for repeat in range(repeats):
         solution = solve(A, b, reference=reference, **options)
         *points, last = solution.history

@@ -70,11 +70,9 @@ def lines_by_workers(
     )
     keeps = workers.number == 0
     train = measurement(job, chosen, data, workers=workers)
-    lines = record(job, header, train, keeps)
-    if keeps:
-        yield from lines
-    for _ in lines:  # of the others, which train as well
-        pass
+    for line in record(job, header, train, keeps):  # the others train as well
+        if keeps:
+            yield line
     workers.leave()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from d2lpar.machine.host import check_environment
 from d2lpar.records import atomic, labels
 from d2lpar.records.kinds import Run
 from d2lpar.runs import progress, report, sweep
-from d2lpar.runs.plan import Job, as_text, plan
+from d2lpar.runs.plan import as_text, plan
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import duration, filled, terminal_width
 
@@ -49,22 +49,19 @@ def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
             how = f"about {duration(60 * experiment.minutes)} on two cores"
         print(filled(f"{experiment.name}: {experiment.about} ({how})"), flush=True)
         if settings.get("dry_run") and experiment.room == "d2lpar.lenet":
-            _estimate(plan(experiment, command, **{**settings, "dry_run": False}))
+            from d2lpar.datasets import fashion
+            from d2lpar.memory import estimate
+
+            batch = first.settings["global_batch_size"]
+            whole = plan(experiment, command, **{**settings, "dry_run": False})
+            sizes = fashion.load(**whole[0].data).sizes
+            for job in whole:
+                print(estimate.report(batch, job.devices, **sizes))
     with progress.shown(quiet) as see:
         runs = sweep.sweep(jobs, repeats, see)
     if runs:
         _present(runs, first.folder, quiet)
     return runs
-
-
-def _estimate(jobs: Sequence[Job]) -> None:
-    """Print the memory that trainings of LeNet need, and what is free."""
-    from d2lpar.datasets import fashion
-    from d2lpar.memory import estimate
-
-    sizes = fashion.load(**jobs[0].data).sizes
-    for job in jobs:
-        print(estimate.report(job.settings["global_batch_size"], job.devices, **sizes))
 
 
 def as_words(settings: Mapping[str, Any]) -> list[str]:

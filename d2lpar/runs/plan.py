@@ -20,9 +20,6 @@ from d2lpar.experiments import Experiment
 from d2lpar.machine import host
 from d2lpar.records import atomic
 
-# Images of a dry run at most: the sample of Fashion-MNIST has no more.
-SAMPLE_IMAGES = 5_000
-LONGEST_RECIPE = 60  # characters; a longer one ends in a hash
 MAX_SEED = 2**31 - 1
 # Variables that change neither times nor numbers, or that a header says otherwise.
 WITHOUT_EFFECT = ("MXNET_HOME", "MXNET_LIBRARY_PATH", "MXNET_GLUON_REPO")
@@ -124,12 +121,18 @@ def plan(
         if dataset != experiment.datasets[0]:
             differs[dataset] = True
     if dry_run and "global_batch_size" in settings:
-        two_batches = min(2 * settings["global_batch_size"], SAMPLE_IMAGES)
+        # The sample of Fashion-MNIST has no more than 5,000 images.
+        two_batches = min(2 * settings["global_batch_size"], 5_000)
         to_load["n_train"] = max(two_batches, to_load["n_train"])
 
     is_worker = "DMLC_PS_ROOT_URI" in os.environ  # of a launch: see d2lpar.workers
     chosen = names(devices)
-    counts = _counts(num_devices, len(chosen), is_worker)
+    if num_devices is not None:
+        counts = parse_counts(as_text(num_devices), len(chosen))
+    else:
+        counts = [len(chosen)] if is_worker else default_counts(len(chosen))
+    if is_worker and len(counts) > 1:
+        raise SettingError("workers measure one count of devices: write one")
     if others and (is_worker or not experiment.start):
         raise SettingError(
             f"--seeds {as_text(seeds)}: write one; a training takes more"
@@ -137,7 +140,15 @@ def plan(
     # A worker's threads are those that its launch shares out.
     threads = threads or (None if is_worker else host.user_threads())
     kind = chosen[0].device_type
-    changed = changed_variables(experiment.environment.get(kind, {}))
+    ours = {**host.ENGINE_DEFAULTS, **experiment.environment.get(kind, {})}
+    changed = {  # the user's variables of MXNet and oneDNN
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(("MXNET_", "DNNL_", "NVIDIA_TF32"))
+        and name not in WITHOUT_EFFECT
+        and host.set_by_user(name)
+        and value != ours.get(name)
+    }
     marks = {
         "seeds" if others else "seed": all_seeds if others else first,
         "gpu": kind == "gpu",
@@ -172,18 +183,6 @@ def plan(
     return [replace(job, devices=chosen[:count]) for count in counts]
 
 
-def _counts(
-    given: str | int | Sequence[int] | None, available: int, is_worker: bool
-) -> list[int]:
-    """Return the device counts to measure; a worker's is one, by default all."""
-    if given is None:
-        return [available] if is_worker else default_counts(available)
-    counts = parse_counts(as_text(given), available)
-    if is_worker and len(counts) > 1:
-        raise SettingError("workers measure one count of devices: write one")
-    return counts
-
-
 def parse_seeds(seeds: str | int | Sequence[int]) -> list[int]:
     """Return the seeds of 3, [0, 1, 2] or "0,1,2"; raise SettingError for others.
 
@@ -200,19 +199,6 @@ def parse_seeds(seeds: str | int | Sequence[int]) -> list[int]:
     return found
 
 
-def changed_variables(ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's variables of MXNet and oneDNN that differ from `ours`."""
-    ours = {**host.ENGINE_DEFAULTS, **ours}
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(("MXNET_", "DNNL_", "NVIDIA_TF32"))
-        and name not in WITHOUT_EFFECT
-        and host.set_by_user(name)
-        and value != ours.get(name)
-    }
-
-
 def named_by(preset: str, differs: Mapping[str, Any]) -> str:
     """Return a recipe's name, which is part of a path: "quick,lr=0.01".
 
@@ -224,7 +210,7 @@ def named_by(preset: str, differs: Mapping[str, Any]) -> str:
         for name, value in differs.items()
     ]
     name = re.sub(r"[^\w.,+= -]", "_", ",".join((preset, *words)))
-    if len(name) <= LONGEST_RECIPE:
+    if len(name) <= 60:
         return name
     return f"{preset},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 

@@ -19,8 +19,6 @@ from d2lpar.text import filled
 
 log = logging.getLogger("d2lpar")
 
-PICTURES = 2  # of a sweep in sight
-
 HEAD = """\
 <!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -149,7 +147,7 @@ def _section(sweep: Sweep, out: Path) -> str:
     if "film" in images:
         images.pop("strip", None)  # the same faces
     first = [images[name] for name in found.answers if name in images]
-    shown = [*first, *(p for p in images.values() if p not in first)][:PICTURES]
+    shown = [*first, *(p for p in images.values() if p not in first)][:2]
     links = ", ".join(
         f'<a href="{_link(path, out)}">{escape(path.name)}</a>'
         for path in written
@@ -157,10 +155,8 @@ def _section(sweep: Sweep, out: Path) -> str:
     )
     pictures = ""
     for path in shown:  # each links to its full size
-        link, alt = (
-            _link(path, out),
-            " ".join(found.answers.get(path.stem, [path.stem])),
-        )
+        link = _link(path, out)
+        alt = " ".join(found.answers.get(path.stem, [path.stem]))
         pictures += f'<a href="{link}"><img src="{link}" alt="{escape(alt)}"></a>\n'
     return (
         f"<h2>{escape(chapter.title)}</h2>\n<p>{escape(answer)}</p>\n"

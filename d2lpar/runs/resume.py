@@ -40,9 +40,23 @@ class Resumable:
         self.lines: list[Header | Line] = [header]
         if resume is not None:
             checkpoint = checkpoints.load(resume)
-            _check_agrees(resume, checkpoint, header, state)
+            before, epoch = checkpoint.lines[0], checkpoint.epoch
+            facts = [settings_of(before), settings_of(header)]
+            different = differing(facts, MAY_DIFFER)
+            if checkpoint.workload != state.workload:
+                different = ["workload"]
+            if different:
+                raise CheckpointError(
+                    f"{resume}: was trained with another "
+                    f"{', another '.join(different)}; give the flags of: "
+                    f"{before.command}"
+                )
+            if epoch >= header.settings["num_epochs"]:
+                raise CheckpointError(
+                    f"{resume}: of epoch {epoch}; give --num-epochs {epoch + 1} or more"
+                )
             self.state = type(state).restore(checkpoint.tensors, checkpoint.facts)
-            settings = {**header.settings, "resumed_at": checkpoint.epoch}
+            settings = {**header.settings, "resumed_at": epoch}
             self.lines = [replace(header, settings=settings)]
             for line in checkpoint.lines[1:]:
                 if isinstance(line, EPOCHS):
@@ -83,22 +97,3 @@ class Resumable:
             why = error.strerror
             log.warning("%s: %s: no checkpoint of epoch %d", error.filename, why, epoch)
             return None
-
-
-def _check_agrees(
-    path: str, checkpoint: Checkpoint, header: Header, state: Any
-) -> None:
-    """Raise :class:`CheckpointError` where a run contradicts its checkpoint."""
-    before, epoch = checkpoint.lines[0], checkpoint.epoch
-    different = differing([settings_of(before), settings_of(header)], MAY_DIFFER)
-    if checkpoint.workload != state.workload:
-        different = ["workload"]
-    if different:
-        raise CheckpointError(
-            f"{path}: was trained with another {', another '.join(different)}; give "
-            f"the flags of: {before.command}"
-        )
-    if epoch >= header.settings["num_epochs"]:
-        raise CheckpointError(
-            f"{path}: of epoch {epoch}; give --num-epochs {epoch + 1} or more"
-        )

@@ -21,9 +21,6 @@ from d2lpar.text import plural
 
 log = logging.getLogger("d2lpar")
 
-# An interrupted training has this long to end its step and write a checkpoint.
-SECONDS_TO_STOP = 20
-
 
 class GrowingRecord:
     """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
@@ -146,7 +143,7 @@ def run_job(job: Job) -> Iterator[Header | Line]:
             "d2lpar.runs.child:lines_of",
             {"job": job},
             environment=job.variables(),
-            seconds_to_stop=SECONDS_TO_STOP,
+            seconds_to_stop=20,  # to end a step and write a checkpoint
             in_turn=bool(job.turns),
         )
     except DiedError as error:

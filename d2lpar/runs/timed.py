@@ -46,7 +46,12 @@ def as_csv(runs: Sequence[Run]) -> str:
     rows = []
     for run, work, devices, seconds in found:
         fewest, others = base[files.sweep_of(run), work]
-        verdict, told = _failed(run, runs), None
+        verdict, told = "", None
+        if run.lines_of(PointRecord):
+            from d2lpar.least_squares.result import FAILED, reached
+
+            same = [x for x in runs if files.sweep_of(x) == files.sweep_of(run)]
+            verdict = "" if reached(same)[run.header.variant] else FAILED
         if not verdict and devices != fewest:
             told = compare(others, seconds)
             verdict = "same" if told.is_same else "not told"
@@ -82,16 +87,6 @@ def as_csv(runs: Sequence[Run]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue().rstrip("\n")
-
-
-def _failed(run: Run, runs: Sequence[Run]) -> str:
-    """Return "not converged" for a solve that ends above others of its sweep, or ""."""
-    if not run.lines_of(PointRecord):
-        return ""
-    from d2lpar.least_squares.result import FAILED, reached
-
-    same = [solve for solve in runs if files.sweep_of(solve) == files.sweep_of(run)]
-    return "" if reached(same)[run.header.variant] else FAILED
 
 
 def timed_works(run: Run) -> Iterator[tuple[str, int, Summary]]:

@@ -68,11 +68,7 @@ def comparisons(study: Study, n: int) -> dict[int, Comparison]:
 
     One allowance is made for all batches of the study.
     """
-    batches = [
-        batch
-        for batch in study.batches
-        if {(1, batch), (n, batch)} <= set(study.records)
-    ]
+    batches = [b for b in study.batches if {(1, b), (n, b)} <= study.records.keys()]
     pairs = [(study.seconds(1, batch), study.seconds(n, batch)) for batch in batches]
     return dict(zip(batches, compare_all(pairs)))
 
@@ -138,11 +134,10 @@ def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table]:
         of_each = (row.get(variant) for variant in variants)
         ms = [number(1e3 * s.median) if s and s.n else "-" for s in of_each]
         reduced.append([f"{num_bytes:,}", str(arrays), str(n), *ms])
-    of_step = ["", "batch", "devices", *PARTS]
     of_sum = ["bytes", "arrays", "devices", *variants]
     absent = "All-reduces, ms (-: not in this build):"
     tables = [
-        Table(of_step, parts, title="Parts of a step, ms:"),
+        Table(["", "batch", "devices", *PARTS], parts, title="Parts of a step, ms:"),
         Table(of_sum, reduced, names=0, title=absent),
     ]
     return [table for table in tables if table.rows]

@@ -61,11 +61,11 @@ class Result:
         """Return what was learnt in one clause, or the first sentence."""
         return self.short or self.sentences[0]
 
-    def text(self, width: int = WIDTH) -> str:
-        """Return table, note and answer, sentence by sentence, in lines of `width`."""
-        about = [self.table.in_lines(width)] if self.table.rows else []
-        about += [filled(f"({self.note})", width=width)] if self.note else []
-        answer = [filled(text, width=width) for text in self.sentences]
+    def text(self, width: int = 0) -> str:
+        """Return table, note and answer in lines of `width`; 0: 80, the table wide."""
+        about = [self.table.in_lines(width or 9_999)] if self.table.rows else []
+        about += [filled(f"({self.note})", width=width or WIDTH)] if self.note else []
+        answer = [filled(text, width=width or WIDTH) for text in self.sentences]
         return "\n\n".join("\n".join(lines) for lines in (about, answer) if lines)
 
     __str__ = text

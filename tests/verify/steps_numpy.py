@@ -62,7 +62,7 @@ def several(mistake, params, X, y, shards, pieces, clip_norm, left):
     N, n, A = len(shards), len(X), len(pieces[0])
     cast = bfloat16 if mistake == "right, bfloat16" else numpy.asarray
     sums = [gradient(params, *own, cast) for own in shards]
-    total, valid = add(g for g, _ in sums), sum(k for _, k in sums)
+    total, valid = add(g for g, _ in sums), max(1, sum(k for _, k in sums))
     whole = scale(1 / valid, total)
     means = [scale(1 / max(1, k), g) for g, k in sums]
     of_pieces = [[gradient(params, *piece) for piece in own] for own in pieces]

@@ -12,7 +12,7 @@ from d2lpar.errors import D2lparError, SettingError
 from d2lpar.text import filled, printable
 from d2lpar.verify import STATUS, verify
 
-FIRST = "name a step: d2lpar verify ddp.py (docs/verify.md has this file), or --run"
+FIRST = "no step: d2lpar verify ddp.py (docs/verify.md has this file), or --run"
 NOT_SEEN = (
     "Not seen by comparing 1 with N: a missing set_epoch or unscale_, a mistake that "
     "one device makes, too, an evaluation over devices that counts padded rows, the "

@@ -42,9 +42,8 @@ RUN = [
         type=Choice(PRESETS),
         show_default="quick",
         help="first: that of make run. quick: a minute or two. book: the published "
-        "recipe, all the data. "
-        "For gan, book is 20 minutes on two cores; sharp, minutes on a GPU; "
-        "as-published, the notebook's recipe.",
+        "recipe, all the data. For gan: sharp, minutes on a GPU; as-published, the "
+        "notebook's recipe.",
     ),
     Option(["--num-epochs"], type=POSITIVE, help=OVERRIDE),
     Option(["--global-batch-size"], type=POSITIVE, help=OVERRIDE),

@@ -20,7 +20,7 @@ from d2lpar.workers.launch import launch
 
 @pytest.mark.slow
 def test_a_launch_keeps_the_record_and_the_checkpoint_of_one_training(tmp_path):
-    """Four contexts, 65 images: the losses and weights of one context."""
+    """Two workers with two contexts each end where one context does."""
     run = (
         "run multiple_machines --data=sample --dry-run --num-epochs=2 --lr=0.3".split()
     )
@@ -44,7 +44,7 @@ def test_a_launch_keeps_the_record_and_the_checkpoint_of_one_training(tmp_path):
     assert [e.train_loss for e in found.epochs] == pytest.approx(losses, rel=1e-5)
     accuracies = [epoch.test_acc for epoch in expected]
     assert [e.test_acc for e in found.epochs] == accuracies
-    # In the third step an activation of 5e-7 before its ReLU gets either sign.
+    # In step 3 one input of a ReLU is 5e-7 from 0: rounding decides its sign.
     for epoch, atol in ((1, 1e-6), (2, 3e-4)):
         saved = checkpoints.load(path.with_suffix(f".epoch{epoch:06}.safetensors"))
         for ours, array in zip(saved.tensors.values(), params[epoch - 1].values()):

@@ -41,7 +41,7 @@ class Experiment:
     presets: Mapping[str, dict]
     measure: str
     room: str = ""  # whose `result.result` answers, and `figure.pictures` draws
-    measure_with_workers: str = ""  # `measure` with ``workers=``, for `d2lpar launch`
+    takes_workers: bool = False  # `measure` has ``workers=``, for `d2lpar launch`
     load: str = ""
     locate: str = ""  # ``f(name)`` settles which data set --data names
     datasets: Sequence[str] = ()  # what --data may name, beside auto
@@ -413,7 +413,7 @@ _ALL = (
         title="Several machines and a parameter server",
         about="trains LeNet, also on several workers",
         measure="d2lpar.lenet.concise:train",
-        measure_with_workers="d2lpar.lenet.workers:train",
+        takes_workers=True,
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

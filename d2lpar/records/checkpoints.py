@@ -5,6 +5,7 @@ Its header has the rest of the state (epoch, seed) and the record's lines so far
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from d2lpar.errors import CheckpointError, first_line
 from d2lpar.records import files
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import AnyLine
+
+log = logging.getLogger("d2lpar")
 
 KEEP = 2  # checkpoints per run
 
@@ -34,18 +37,27 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.facts["epoch"]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write ``<run>.epoch<epoch>.safetensors``; keep one older. Return the path."""
+def save(folder: Path, checkpoint: Checkpoint) -> Path | None:
+    """Write ``<run>.epoch<epoch>.safetensors``; keep one older. Return the path.
+
+    Returns None, and logs why, where it cannot be written: a full disk must not end the
+    training.
+    """
     from safetensors.numpy import save as to_bytes
 
     tensors = {k: numpy.ascontiguousarray(a) for k, a in checkpoint.tensors.items()}
     text = msgspec.json.encode(replace(checkpoint, tensors={})).decode()
     run = files.run_name(checkpoint.lines[0])
     path = folder / f"{run}.epoch{checkpoint.epoch:06d}.safetensors"
-    with replacing(path) as tmp, open(tmp, "wb") as f:
-        f.write(to_bytes(tensors, {"d2lpar": text}))
-        f.flush()
-        os.fsync(f.fileno())
+    try:
+        with replacing(path) as tmp, open(tmp, "wb") as f:
+            f.write(to_bytes(tensors, {"d2lpar": text}))
+            f.flush()
+            os.fsync(f.fileno())
+    except OSError as error:
+        why, epoch = error.strerror, checkpoint.epoch
+        log.warning("%s: %s: no checkpoint of epoch %d", error.filename, why, epoch)
+        return None
     existing = of_run(folder, run)
     for earlier in existing[: max(0, existing.index(path) + 1 - KEEP)]:
         earlier.unlink(missing_ok=True)

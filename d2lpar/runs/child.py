@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy
 from msgspec.structs import replace
 
 from d2lpar import __version__, devices, experiments
-from d2lpar.errors import raising_interrupts
 from d2lpar.machine import host
 from d2lpar.machine.builds import gpu_build, mxnet_version
 from d2lpar.process import TURN
 from d2lpar.records import files
 from d2lpar.records.kinds import EPOCHS, Header, Line, PointRecord
 from d2lpar.runs.plan import Job
-from d2lpar.runs.resume import Resumable
+from d2lpar.runs.resume import resumable
 
 log = logging.getLogger("d2lpar")
 
@@ -32,7 +32,7 @@ def lines_of(job: Job) -> Iterator[Header | Line | str]:
     """
     chosen = devices.contexts(job.devices)
     devices.enable_peer_access(chosen)
-    data = experiments.load(job.experiment.load)(**job.data)
+    data = experiments.load(job.experiment.load)(**job.data, seed=job.seed)
     if job.turns:
         yield TURN
     for work in job.each_variant():
@@ -42,12 +42,12 @@ def lines_of(job: Job) -> Iterator[Header | Line | str]:
         if batch > n:
             log.warning("a batch of %d: the data has %d, which it takes", batch, n)
         if job.is_worker:
-            yield from lines_by_workers(work, header, chosen, data)
+            yield from shared_record(work, header, chosen, data)
         else:
-            yield from record(work, header, measurement(work, chosen, data))
+            yield from record(work, header, job.folder, devices=chosen, data=data)
 
 
-def lines_by_workers(
+def shared_record(
     job: Job, header: Header, chosen: list, data: Any
 ) -> Iterator[Header | Line | str]:
     """Yield the record that several workers share, if this is the first of them."""
@@ -66,68 +66,51 @@ def lines_by_workers(
         command=f"d2lpar launch --workers {workers.count} -- {own}",
         workers=workers.count,
         servers=int(os.environ["DMLC_NUM_SERVER"]),
-        lenet_channels=None,  # workers train with the book's, see lenet.workers
+        lenet_channels=None,  # workers train with the book's, see lenet.concise
     )
     keeps = workers.number == 0
-    train = measurement(job, chosen, data, workers=workers)
-    for line in record(job, header, train, keeps):  # the others train as well
-        if keeps:
-            yield line
+    folder = job.folder if keeps else None
+    lines = record(job, header, folder, devices=chosen, data=data, workers=workers)
+    if keeps:
+        yield from lines
+    for _ in lines:  # the others train as well
+        pass
     workers.leave()
 
 
-def measurement(
-    work: Job, chosen: list, data: Any, **more: Any
-) -> Callable[..., Iterator[Line]]:
-    """Bind a job's arguments to its experiment's `measure`, or that with workers."""
-    experiment = work.experiment
-    name = experiment.measure_with_workers if work.is_worker else experiment.measure
-    of_start = experiment.start_takes
-    settings = {k: value for k, value in work.settings.items() if k not in of_start}
-    return partial(
-        experiments.load(name),
-        len(work.devices),
-        devices=chosen,
-        seed=work.seed,
-        data=data,
-        **settings,
-        **more,
-    )
-
-
 def record(
-    job: Job, header: Header, train: Callable[..., Iterator[Line]], keeps: bool = True
+    job: Job, header: Header, folder: Path | None, **more: Any
 ) -> Iterator[Header | Line | str]:
-    """Yield a measurement's record; a training that is stopped saves its last epoch."""
-    experiment = job.experiment
-    if not experiment.start:
+    """Yield a measurement's record; a training keeps its checkpoints in `folder`.
+
+    `more` are arguments of the experiment's `measure`, beside the job's settings.
+    """
+    experiment, settings = job.experiment, dict(job.settings)
+    names = [name for name in experiment.start_takes if name in settings]
+    of_start = {name: settings.pop(name) for name in names}
+    measure = experiments.load(experiment.measure)
+    measure = partial(measure, len(job.devices), seed=job.seed, **settings, **more)
+    lines: Generator[Header | Line, None, None]
+    if experiment.start:
+        state = experiments.load(experiment.start)(job.seed, **of_start)
+        lines = resumable(
+            header, state, measure, folder, job.checkpoint_every, job.resume
+        )
+    else:
         yield header
-        yield from repeated(job, train())
-        return
-    taken = {k: v for k, v in job.settings.items() if k in experiment.start_takes}
-    state = experiments.load(experiment.start)(job.seed, **taken)
-    every = job.checkpoint_every if keeps else None
-    run = Resumable(header, state, job.folder, every=every, resume=job.resume)
-    lines = run.record(lambda state, n: train(state=state, num_epochs=n))
-    with raising_interrupts():
-        try:
-            yield from repeated(job, lines)
-        except KeyboardInterrupt:
-            if keeps and (path := run.save()):
-                log.warning("saved; continue with the same flags and --resume=%s", path)
-            raise
-
-
-def repeated(job: Job, lines: Iterator) -> Iterator:
-    """Number the lines of a repeat; a measurement with its own repeats numbers on."""
+        lines = measure()
     for line in lines:
+        # A measurement with its own repeats numbers on.
         if job.repeat and isinstance(line, Line):
             repeat = job.repeat * job.settings.get("repeats", 1) + line.repeat
             line = replace(line, repeat=repeat)
-        yield line
         solved = isinstance(line, PointRecord) and (line.x or line.x_begins)
-        if job.turns and (solved or isinstance(line, EPOCHS)):
-            yield TURN
+        try:
+            yield line
+            if job.turns and (solved or isinstance(line, EPOCHS)):
+                yield TURN
+        except KeyboardInterrupt as interrupt:  # at which a training saves its state
+            lines.throw(interrupt)
 
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:
@@ -135,7 +118,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
     commit, dirty = files.git_state()
     kind = chosen[0].device_type
     settings = {**job.settings, **data.sizes, "threads": job.threads}
-    if job.seeds:
+    if len(set(job.seeds)) > 1:
         settings["seeds"] = list(job.seeds)
     if job.environment:
         settings["environment"] = dict(job.environment)
@@ -149,7 +132,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
     return Header(
         chapter=job.experiment.name,
         preset=job.preset,
-        recipe=job.recipe,
+        recipe=job.folder.name,
         turns=list(job.turns),
         num_devices=len(chosen),
         device_kind=kind,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar import experiments
-from d2lpar.errors import SettingError
 from d2lpar.machine.builds import check_installed
 from d2lpar.machine.host import check_environment
 from d2lpar.records import atomic, labels
@@ -34,17 +33,11 @@ def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
     experiment = experiments.get(name)
     experiment.refuse_unused(settings)
     command = shlex.join(["d2lpar", "run", experiment.name, *as_words(settings)])
-    repeats = settings.pop("repeats", 1)
     jobs = plan(experiment, command, **settings)
     first = jobs[0]
-    if first.seeds and repeats > 1:
-        raise SettingError("--seeds with --repeats: each seed is a repeat; write one")
-    repeats = len(first.seeds) or repeats
-    if first.resume is not None and repeats > 1:
-        raise SettingError("--resume with --repeats: a training is resumed only once")
     atomic.check_writable(first.folder)
     if not (quiet or first.is_worker):
-        how = first.recipe
+        how = first.folder.name
         if how == "quick":
             how = f"about {duration(60 * experiment.minutes)} on two cores"
         print(filled(f"{experiment.name}: {experiment.about} ({how})"), flush=True)
@@ -58,7 +51,7 @@ def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
             for job in whole:
                 print(estimate.report(batch, job.devices, **sizes))
     with progress.shown(quiet) as see:
-        runs = sweep.sweep(jobs, repeats, see)
+        runs = sweep.sweep(jobs, see)
     if runs:
         _present(runs, first.folder, quiet)
     return runs

@@ -32,19 +32,19 @@ KEEP_FREED_MEMORY = {
 
 @dataclass(frozen=True)
 class Job:
-    """Hold the arguments of an experiment's `load` (`data`) and `measure` (the others).
+    """Hold what one process measures: a repeat of an experiment on some devices.
 
-    `threads` of None shares the cores out; `resume` is a checkpoint's path; `turns` are
-    the device counts whose processes take turns with this one's; `seeds` are those of
-    the repeats, where they differ; `environment` has the user's variables that may
-    change times or numbers.
+    `settings` are arguments of the experiment's `measure`, `data` those of its `load`;
+    both take the repeat's seed, too. The folder's name is the recipe. `threads` of None
+    shares the cores out; `resume` is a checkpoint's path; `turns` are the device counts
+    whose processes take turns with this one's; `environment` has the user's variables
+    that may change times or numbers.
     """
 
     experiment: Experiment
     preset: str
-    recipe: str
     devices: Sequence[Device]
-    seed: int
+    seeds: Sequence[int]  # one per repeat
     settings: dict
     data: dict
     command: str
@@ -56,8 +56,11 @@ class Job:
     resume: str | None = None
     is_worker: bool = False
     turns: Sequence[int] = ()
-    seeds: Sequence[int] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        return self.seeds[self.repeat]
 
     def each_variant(self) -> list[Job]:
         """Return a job per variant of the experiment, or of the preset's `variants`."""
@@ -68,11 +71,6 @@ class Job:
             for name, more in self.experiment.variants.items()
             if name in chosen
         ]
-
-    def repeated(self, repeat: int) -> Job:
-        """Return the job of a repeat, which may have a seed of its own."""
-        seed = self.seeds[repeat] if self.seeds else self.seed
-        return replace(self, repeat=repeat, seed=seed, data={**self.data, "seed": seed})
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the measuring process, as changes to this one."""
@@ -95,6 +93,7 @@ def plan(
     num_devices: str | int | Sequence[int] | None = None,
     threads: int | None = None,
     preset: str = "quick",
+    repeats: int = 1,
     seeds: str | int | Sequence[int] = 0,
     dry_run: bool = False,
     data: str = "auto",
@@ -107,6 +106,7 @@ def plan(
 
     With `device_counts` in the preset, one job measures all counts. Loads no MXNet.
     """
+    # What is trained, and on what data; `differs` is what differs from the preset.
     base = {**experiment.presets[preset]}
     if dry_run:
         base |= experiment.presets["dry-run"]
@@ -114,17 +114,18 @@ def plan(
     for name, value in overrides.items():  # 1 and 1.0 are the same
         settings[name] = float(value) if isinstance(base[name], float) else value
     differs = {name: v for name, v in settings.items() if v != base[name]}
-    first, *others = all_seeds = parse_seeds(seeds)
-    to_load = {"seed": first, **settings.pop("data", {})}
+    to_load = settings.pop("data", {})
     if experiment.locate:
-        dataset = to_load["name"] = experiments.load(experiment.locate)(data)
+        dataset = experiments.load(experiment.locate)(data)
+        to_load = {**to_load, "name": dataset}
         if dataset != experiment.datasets[0]:
             differs[dataset] = True
     if dry_run and "global_batch_size" in settings:
         # The sample of Fashion-MNIST has no more than 5,000 images.
         two_batches = min(2 * settings["global_batch_size"], 5_000)
-        to_load["n_train"] = max(two_batches, to_load["n_train"])
+        to_load = {**to_load, "n_train": max(two_batches, to_load["n_train"])}
 
+    # On which devices, and how often.
     is_worker = "DMLC_PS_ROOT_URI" in os.environ  # of a launch: see d2lpar.workers
     chosen = names(devices)
     if num_devices is not None:
@@ -133,11 +134,17 @@ def plan(
         counts = [len(chosen)] if is_worker else default_counts(len(chosen))
     if is_worker and len(counts) > 1:
         raise SettingError("workers measure one count of devices: write one")
+    first, *others = all_seeds = parse_seeds(seeds)
     if others and (is_worker or not experiment.start):
         raise SettingError(
             f"--seeds {as_text(seeds)}: write one; a training takes more"
         )
-    # A worker's threads are those that its launch shares out.
+    if others and repeats > 1:
+        raise SettingError("--seeds with --repeats: each seed is a repeat; write one")
+    if resume is not None and (others or repeats > 1):
+        raise SettingError("--resume with --repeats: a training is resumed only once")
+
+    # In which environment. A worker's threads are those that its launch shares out.
     threads = threads or (None if is_worker else host.user_threads())
     kind = chosen[0].device_type
     ours = {**host.ENGINE_DEFAULTS, **experiment.environment.get(kind, {})}
@@ -159,21 +166,19 @@ def plan(
     differs |= {name: value for name, value in marks.items() if value}
     if dry_run and preset != "quick":
         differs = {preset: True, **differs}
+    preset = "dry-run" if dry_run else preset
+
     if "device_counts" in settings:
         settings["device_counts"], counts = counts, [max(counts)]
-    preset = "dry-run" if dry_run else preset
-    recipe = named_by(preset, differs)
     job = Job(
         experiment=experiment,
         preset=preset,
-        recipe=recipe,
         devices=chosen,
-        seed=first,
-        seeds=all_seeds if others else (),
+        seeds=all_seeds * repeats,
         settings=settings,
         data=to_load,
         command=command,
-        folder=atomic.output_folder(out) / experiment.name / recipe,
+        folder=atomic.output_folder(out) / experiment.name / named_by(preset, differs),
         threads=threads or experiment.threads,
         checkpoint_every=checkpoint_every,
         resume=resume,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from d2lpar.errors import CheckpointError
+from d2lpar.errors import CheckpointError, raising_interrupts
 from d2lpar.experiments import differing, settings_of
 from d2lpar.records import checkpoints
 from d2lpar.records.checkpoints import Checkpoint
@@ -20,80 +20,67 @@ log = logging.getLogger("d2lpar")
 MAY_DIFFER = {"num_epochs", "threads", "resumed_at", "environment", "seeds"}
 
 
-class Resumable:
-    """Keep a run's record and last state; write a checkpoint every `every` epochs.
+def resumable(
+    header: Header,
+    state: Any,
+    train: Callable[..., Iterator[Line]],
+    folder: Path | None,
+    every: int | None = None,
+    resume: str | None = None,
+) -> Generator[Header | Line, None, None]:
+    """Yield the record of ``train(state=..., num_epochs=...)``.
 
-    With the path of a checkpoint, `resume`, begin where it ends. Raises
-    :class:`CheckpointError` unless it is of the same settings but `num_epochs`.
+    Checkpoints go to the folder, if any: every `every` epochs, and at an interrupt that
+    of the last finished epoch. With the path of one, `resume`, begin where it ends.
+    Raises :class:`CheckpointError` if it is of other settings than these, but
+    `num_epochs`.
     """
-
-    def __init__(
-        self,
-        header: Header,
-        state: Any,
-        folder: Path,
-        *,
-        every: int | None = None,
-        resume: str | None = None,
-    ) -> None:
-        self.state, self.folder, self.every = state, folder, every
-        self.lines: list[Header | Line] = [header]
-        if resume is not None:
-            checkpoint = checkpoints.load(resume)
-            before, epoch = checkpoint.lines[0], checkpoint.epoch
-            facts = [settings_of(before), settings_of(header)]
-            different = differing(facts, MAY_DIFFER)
-            if checkpoint.workload != state.workload:
-                different = ["workload"]
-            if different:
-                raise CheckpointError(
-                    f"{resume}: was trained with another "
-                    f"{', another '.join(different)}; give the flags of: "
-                    f"{before.command}"
-                )
-            if epoch >= header.settings["num_epochs"]:
-                raise CheckpointError(
-                    f"{resume}: of epoch {epoch}; give --num-epochs {epoch + 1} or more"
-                )
-            self.state = type(state).restore(checkpoint.tensors, checkpoint.facts)
-            settings = {**header.settings, "resumed_at": epoch}
-            self.lines = [replace(header, settings=settings)]
-            for line in checkpoint.lines[1:]:
-                if isinstance(line, EPOCHS):
-                    line = replace(line, resumed="elsewhere")
-                self.lines.append(line)
-        self._remember()
-
-    def record(
-        self, train: Callable[[Any, int], Iterator[Line]]
-    ) -> Iterator[Header | Line]:
-        """Yield the earlier lines, then what ``train(state, epochs_to_go)`` yields."""
-        settings = self.lines[0].settings
-        resumed = "here" if "resumed_at" in settings else None
-        yield from list(self.lines)
-        for line in train(self.state, settings["num_epochs"] - self.state.epoch):
-            is_epoch = isinstance(line, EPOCHS)
-            if is_epoch and resumed:
-                line, resumed = replace(line, resumed=resumed), None
-            self.lines.append(line)
-            if is_epoch:  # first: every line that was seen can be resumed from
-                self._remember()
-                if self.every and self.state.epoch % self.every == 0:
-                    self.save()
-            yield line
-
-    def _remember(self) -> None:
-        state = self.state
-        self.finished = Checkpoint(
-            state.workload, state.facts(), tuple(self.lines), state.tensors()
-        )
-
-    def save(self) -> Path | None:
-        """Write a checkpoint of the last finished epoch, or log why there is none."""
-        epoch = self.finished.epoch
+    lines, resumed = [header], None
+    if resume is not None:
+        state, lines = _restored(resume, header, type(state))
+        resumed = "here"
+    to_go = header.settings["num_epochs"] - state.epoch
+    finished = None
+    with raising_interrupts():
         try:
-            return checkpoints.save(self.folder, self.finished) if epoch else None
-        except OSError as error:  # a full disk must not end the training
-            why = error.strerror
-            log.warning("%s: %s: no checkpoint of epoch %d", error.filename, why, epoch)
-            return None
+            yield from lines
+            for line in train(state=state, num_epochs=to_go):
+                if isinstance(line, EPOCHS) and resumed:
+                    line, resumed = replace(line, resumed=resumed), None
+                lines.append(line)
+                if isinstance(line, EPOCHS):  # that was seen can be resumed from
+                    finished = Checkpoint(
+                        state.workload, state.facts(), tuple(lines), state.tensors()
+                    )
+                    if folder and every and state.epoch % every == 0:
+                        checkpoints.save(folder, finished)
+                yield line
+        except KeyboardInterrupt:
+            if finished and folder and (path := checkpoints.save(folder, finished)):
+                log.warning("saved; continue with the same flags and --resume=%s", path)
+            raise
+
+
+def _restored(path: str, header: Header, kind: type) -> tuple[Any, list[Header | Line]]:
+    """Return the state in a checkpoint, and the record so far under a new header."""
+    checkpoint = checkpoints.load(path)
+    before, *lines = checkpoint.lines
+    different = differing([settings_of(before), settings_of(header)], MAY_DIFFER)
+    if checkpoint.workload != kind.workload:
+        different = ["workload"]
+    if different:
+        raise CheckpointError(
+            f"{path}: was trained with another {', another '.join(different)}; give "
+            f"the flags of: {before.command}"
+        )
+    epoch = checkpoint.epoch
+    if epoch >= header.settings["num_epochs"]:
+        raise CheckpointError(
+            f"{path}: of epoch {epoch}; give --num-epochs {epoch + 1} or more"
+        )
+    header = replace(header, settings={**header.settings, "resumed_at": epoch})
+    lines = [
+        replace(line, resumed="elsewhere") if isinstance(line, EPOCHS) else line
+        for line in lines
+    ]
+    return kind.restore(checkpoint.tensors, checkpoint.facts), [header, *lines]

@@ -90,11 +90,9 @@ def named_by_date(path: Path) -> Path:
 
 
 def sweep(
-    jobs: list[Job],
-    repeats: int = 1,
-    on_line: Callable[[Header | Line], object] = lambda line: None,
+    jobs: list[Job], on_line: Callable[[Header | Line], object] = lambda line: None
 ) -> list[Run]:
-    """Run all jobs `repeats` times; write and return their records.
+    """Run all repeats of the jobs; write and return their records.
 
     The processes of one repeat take turns, epoch by epoch or solve by solve, so that a
     machine that drifts slows all of them. `on_line` gets every line as it arrives, and
@@ -105,10 +103,10 @@ def sweep(
     turns = tuple(len(job.devices) for job in jobs) if len(jobs) > 1 else ()
     records: dict[str, GrowingRecord] = {}  # by name of the run
     with ExitStack() as at_the_end:
-        for repeat in range(repeats):
+        for repeat in range(len(jobs[0].seeds)):
             waiting = []
             for job in jobs if repeat % 2 == 0 else reversed(jobs):  # A B, B A
-                lines = run_job(replace(job.repeated(repeat), turns=turns))
+                lines = run_job(replace(job, repeat=repeat, turns=turns))
                 at_the_end.enter_context(closing(lines))
                 if turns:
                     next(lines)  # all start together, and wait for their turn

@@ -118,24 +118,25 @@ def test_help(here):
 
 def plan(name, **settings):
     jobs = plans.plan(get(name), "d2lpar run", devices="cpu:2", **settings)
-    assert jobs[0].folder == settings["out"] / name / jobs[0].recipe
-    return jobs[0].recipe, jobs[0].settings, jobs[0].data
+    assert jobs[0].folder.parent == settings["out"] / name
+    return jobs[0].folder.name, jobs[0].settings, jobs[0]
 
 
 def test_a_recipe_names_what_differs_from_a_preset(tmp_path):
     of_lenet = {"name": "multiple_gpus", "data": "sample", "out": tmp_path}
-    recipe, settings, data = plan(**of_lenet)
+    recipe, settings, job = plan(**of_lenet)
+    data = job.data
     assert recipe == "quick,sample" and settings["global_batch_size"] == 64
-    assert (data["n_train"], data["n_test"], data["seed"]) == (5_000, 1_000, 0)
-    recipe, settings, data = plan(**of_lenet, lr=1, seeds=2, threads=1)
-    assert recipe == "quick,lr=1.0,sample,seed=2,threads=1" and data["seed"] == 2
+    assert (data["n_train"], data["n_test"], job.seed) == (5_000, 1_000, 0)
+    recipe, settings, job = plan(**of_lenet, lr=1, seeds=2, threads=1)
+    assert recipe == "quick,lr=1.0,sample,seed=2,threads=1" and job.seed == 2
     assert plan(**of_lenet, lr=1.0, seeds="2", threads=1)[0] == recipe
     assert plan(**of_lenet, lr=0.3)[0] == "quick,sample"  # that is the preset's
-    recipe, settings, data = plan(**of_lenet, dry_run=True)
+    recipe, settings, job = plan(**of_lenet, dry_run=True)
     assert recipe == "dry-run,sample"
-    assert (settings["num_epochs"], data["n_train"]) == (1, 128)
+    assert (settings["num_epochs"], job.data["n_train"]) == (1, 128)
     large = plan(**of_lenet, dry_run=True, global_batch_size=2**31 - 1)
-    assert large[2]["n_train"] == 5_000
+    assert large[2].data["n_train"] == 5_000
     of_gan = {"name": "gan", "data": "synthetic", "out": tmp_path}
     recipe, settings, _ = plan(**of_gan, preset="sharp", d_norm="none", seeds=[1])
     assert recipe == "sharp,d_norm=none,synthetic,seed=1" and settings["width"] == 64
@@ -157,7 +158,7 @@ def test_what_the_user_set_in_the_environment_is_part_of_recipe_and_header(
     host.set_defaults(host.ENGINE_DEFAULTS)  # ours are no change
     words = {"data": "sample", "out": tmp_path, "devices": "cpu:1"}
     (job,) = plans.plan(get("multiple_gpus"), "d2lpar run", **words)
-    assert job.recipe == plans.named_by(
+    assert job.folder.name == plans.named_by(
         "quick", {"sample": True, "threads": 1, **changed}
     )
     data = experiments.load(job.experiment.load)(**{**job.data, "n_train": 60})

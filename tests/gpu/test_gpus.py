@@ -42,15 +42,14 @@ def test_deterministic_repeats_are_equal_to_the_bit(
     repeated = plan.Job(
         experiment=experiments.get(chapter),
         preset="quick",
-        recipe="quick",
         devices=[Device(gpu.device_type, gpu.device_id) for gpu in gpus],
-        seed=0,
+        seeds=(0, 0),
         settings={"num_epochs": 3, "global_batch_size": 2100, "lr": 0.2},
         data={"name": "sample", "n_test": 100},
         command="d2lpar run test",
         folder=tmp_path,
     )
-    (run,) = sweep.sweep([repeated], repeats=2)
+    (run,) = sweep.sweep([repeated])
     assert run.header.gpu_build["deterministic"] is True
     losses = [epoch.train_loss for epoch in run.epochs]
     assert len(losses) == 6 and losses[:3] == losses[3:]

@@ -59,9 +59,8 @@ def job(folder, num_devices=1, chapter="", **changes):
     made = Job(
         experiment=experiments.get(chapter) if chapter else TOY,
         preset="quick",
-        recipe="quick",
         devices=devices.names(f"cpu:{num_devices}"),
-        seed=0,
+        seeds=(0,),
         settings={"num_epochs": 2},
         data={},
         command="d2lpar run work",
@@ -107,7 +106,7 @@ def no_process(monkeypatch):
 
 def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
     lines = []
-    sweep.sweep([job(tmp_path, 1), job(tmp_path, 2)], 2, lines.append)
+    sweep.sweep([job(tmp_path, n, seeds=(0, 0)) for n in (1, 2)], lines.append)
     headers = [line.num_devices for line in lines if isinstance(line, Header)]
     # Before each turn: an epoch of one context, an epoch of two, ...; then reversed.
     epochs = [line.epoch for line in lines if not isinstance(line, Header)]
@@ -116,8 +115,7 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
     for name in names(tmp_path):
         counts = [(e.repeat, e.epoch) for e in files.read(tmp_path / name).epochs]
         assert counts == [(0, 1), (0, 2), (1, 1), (1, 2)]
-    repeats = [job(tmp_path, seeds=(5, 7)).repeated(k) for k in (0, 1)]
-    assert [(j.seed, j.data["seed"]) for j in repeats] == [(5, 5), (7, 7)]
+    assert [job(tmp_path, seeds=(5, 7), repeat=k).seed for k in (0, 1)] == [5, 7]
 
 
 # The user's OMP_NUM_THREADS, --threads, and the threads of each context: of one that
@@ -226,7 +224,7 @@ def test_a_second_run_under_the_same_name_is_refused(tmp_path, no_process):
         with pytest.raises(RunError, match="another run writes to it"):
             sweep.sweep([job(tmp_path)])
 
-    sweep.sweep([job(tmp_path)], 1, begin_another)
+    sweep.sweep([job(tmp_path)], begin_another)
     sweep.sweep([job(tmp_path)])  # released with the first
 
 

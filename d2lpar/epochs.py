@@ -7,6 +7,7 @@ import numbers
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
@@ -19,6 +20,35 @@ from d2lpar.step_checks import check_rate
 
 BATCHES_IN_FLIGHT = 16  # at most, ahead of the devices: they take memory
 MAX_COUNT = 2**31 - 1  # samples per batch, and epochs: MXNet's sizes are ints
+
+
+@dataclass
+class State:
+    """Base of what a training hands to its next epoch, and to a checkpoint."""
+
+    def tensors(self) -> dict[str, numpy.ndarray]:
+        """Return the arrays by name, those of a list as "name.0", "name.1", ..."""
+        named: dict[str, numpy.ndarray] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                named |= {f"{name}.{i}": array for i, array in enumerate(value)}
+            elif isinstance(value, numpy.ndarray):
+                named[name] = value
+        return named
+
+    def facts(self) -> dict[str, int]:
+        """Return the whole numbers, such as `epoch` and `seed`."""
+        return {name: n for name, n in vars(self).items() if isinstance(n, int)}
+
+    def restored(self, tensors: dict[str, numpy.ndarray], facts: dict[str, int]) -> Any:
+        """Return the later state of the same training that a checkpoint holds."""
+        values: dict[str, Any] = {name: facts[name] for name in self.facts()}
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                values[name] = [tensors[f"{name}.{i}"] for i in range(len(value))]
+            elif isinstance(value, numpy.ndarray):
+                values[name] = tensors[name]
+        return replace(self, **values)
 
 
 class Epoch:

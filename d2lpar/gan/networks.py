@@ -22,12 +22,11 @@ from d2lpar._mxnet import (
     set_shapes,
 )
 from d2lpar.devices import check_distinct
-from d2lpar.padding import cut, pad
+from d2lpar.padding import pad
 
 Shards = Sequence[np.ndarray]  # one array per busy device
 Z_SHAPE = (16, 3, 3)  # of the noise that becomes one face of the notebook's
-# Normalisations of the wide discriminator, and how a checkpoint stores them.
-D_NORMS = {"spectral": 0, "none": 2}
+D_NORMS = ("spectral", "none")  # of the wide discriminator
 POWER_ITERATIONS = 15  # before the first step; one more in each step
 
 # Of the discriminator: the notebook's, and on devices: oneDNN is twice as fast with
@@ -223,12 +222,6 @@ def set_params(net: gluon.Block, params: Sequence[numpy.ndarray]) -> None:
         target.set_data(np.array(pad(value, target.shape)))
 
 
-def host_params(net: gluon.Block, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
-    """Return the first replica's parameters, cut to the shapes of `like`."""
-    replicas = (p.list_data()[0].asnumpy() for p in net.collect_params().values())
-    return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
-
-
 def forward(
     net: gluon.Block, shards: Shards, synchronised: bool = False
 ) -> list[np.ndarray]:
@@ -237,12 +230,12 @@ def forward(
     BatchNorm takes its mean and variance over a device's own shard, or, `synchronised`,
     over all devices, through which gradients then flow back.
     """
-    is_norm = [isinstance(block, gluon.nn.BatchNorm) for block in net]
-    if not synchronised or not any(is_norm):
+    if not synchronised:
         return [net(shard) for shard in shards]
     xs = list(shards)
-    for block, norm in zip(net, is_norm):
-        xs = sync_batch_norm(xs, block) if norm else [block(x) for x in xs]
+    for block in net:
+        is_norm = isinstance(block, gluon.nn.BatchNorm)
+        xs = sync_batch_norm(xs, block) if is_norm else [block(x) for x in xs]
     return xs
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.buckets import views
 from d2lpar.devices import check_contexts
-from d2lpar.epochs import check_finite
+from d2lpar.epochs import State, check_finite
 from d2lpar.errors import SettingError
 from d2lpar.gan.networks import (
     D_NORMS,
@@ -24,7 +24,6 @@ from d2lpar.gan.networks import (
     SpectralConv2D,
     build,
     forward,
-    host_params,
     init_params,
     new_networks,
 )
@@ -34,7 +33,6 @@ from d2lpar.parallel import allreduce, zero
 
 BETA2, EPSILON = 0.999, 1e-8
 NUM_FIXED = 8  # noises whose faces are drawn all through a training
-LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in order
 
 
 @gluon_block
@@ -62,7 +60,7 @@ for _loss in (_d_loss, _g_loss):
 
 
 @dataclass
-class TrainingState:
+class TrainingState(State):
     """The state after `epoch` epochs, on the host: :func:`train` continues from it."""
 
     params_D: list[numpy.ndarray]  # with spectral vectors
@@ -77,34 +75,6 @@ class TrainingState:
     d_norm: str = "none"
 
     workload: ClassVar[str] = "gan"
-
-    def tensors(self) -> dict[str, numpy.ndarray]:
-        """Return the state's arrays by name, for a checkpoint."""
-        named = {"fixed_z": self.fixed_z}
-        for name in LISTS:
-            named |= {f"{name}.{i}": a for i, a in enumerate(getattr(self, name))}
-        return named
-
-    def facts(self) -> dict:
-        """Return the rest as whole numbers; width 0 means the notebook's networks."""
-        return {
-            "epoch": self.epoch,
-            "seed": self.seed,
-            "num_steps": self.num_steps,
-            "width": self.width or 0,
-            "d_norm": D_NORMS[self.d_norm],
-        }
-
-    @classmethod
-    def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
-        """Invert :meth:`tensors` and :meth:`facts`."""
-        named: dict[str, Any] = {"fixed_z": tensors["fixed_z"]}
-        for name in LISTS:
-            n = sum(key.startswith(f"{name}.") for key in tensors)
-            named[name] = [tensors[f"{name}.{i}"] for i in range(n)]
-        width = facts["width"] or None
-        (d_norm,) = (name for name, k in D_NORMS.items() if k == facts["d_norm"])
-        return cls(**named, **{**facts, "width": width, "d_norm": d_norm})
 
 
 def start(
@@ -188,20 +158,6 @@ class Adam:
                     rescale_grad=1 / batch_size,
                 )  # fmt: skip
 
-    def host_moments(self, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
-        """Return the first replica's moments, cut to the shapes of `like`."""
-        return [
-            cut(replicas[0].asnumpy(), value.shape)
-            for replicas, value in zip(self.moments, like)
-        ]
-
-    def set_moments(self, moments: Sequence[numpy.ndarray], num_steps: int) -> None:
-        """Give every replica what :meth:`host_moments` returned."""
-        for replicas, value in zip(self.moments, moments):
-            for replica in replicas:
-                replica[:] = np.array(pad(value, replica.shape), ctx=replica.ctx)
-        self.num_steps = num_steps
-
 
 class Nets:
     """Both networks and their Adams on the devices, built from a state."""
@@ -219,8 +175,18 @@ class Nets:
         self.G = build(net_G, state.params_G, devices)
         self.adam_D = Adam(self.D, lr, beta1)
         self.adam_G = Adam(self.G, lr, beta1)
-        self.adam_D.set_moments(state.moments_D, state.num_steps)
-        self.adam_G.set_moments(state.moments_G, state.num_steps)
+        self.adam_D.num_steps = self.adam_G.num_steps = state.num_steps
+        # The state's arrays on each device, where channels may have been added.
+        self.replicas: dict[str, list[Sequence[np.ndarray]]] = {
+            "params_D": [p.list_data() for p in self.D.collect_params().values()],
+            "params_G": [p.list_data() for p in self.G.collect_params().values()],
+            "moments_D": self.adam_D.moments,
+            "moments_G": self.adam_G.moments,
+        }
+        for name in ("moments_D", "moments_G"):
+            for replicas, value in zip(self.replicas[name], getattr(state, name)):
+                for replica in replicas:
+                    replica[:] = np.array(pad(value, replica.shape), ctx=replica.ctx)
         self.devices = list(devices)
         self.spectral = [block for block in net_D if isinstance(block, SpectralConv2D)]
         self.power_iteration = PowerIteration([b.u.shape[0] for b in self.spectral])
@@ -238,14 +204,13 @@ class Nets:
 
     def update(self, state: TrainingState) -> None:
         """Copy the first device's values to the state; DivergedError unless finite."""
-        params_D = host_params(self.D, like=state.params_D)
-        params_G = host_params(self.G, like=state.params_G)
+        host = {}
+        for name, arrays in self.replicas.items():
+            pairs = zip(arrays, getattr(state, name))
+            host[name] = [cut(of_one[0].asnumpy(), old.shape) for of_one, old in pairs]
         name = f"a parameter after epoch {state.epoch + 1}"
-        check_finite(name, [*params_D, *params_G], self.adam_G.lr)
-        state.params_D, state.params_G = params_D, params_G
-        state.moments_D = self.adam_D.host_moments(like=state.moments_D)
-        state.moments_G = self.adam_G.host_moments(like=state.moments_G)
-        state.num_steps = self.adam_G.num_steps
+        check_finite(name, [*host["params_D"], *host["params_G"]], self.adam_G.lr)
+        vars(state).update(host, num_steps=self.adam_G.num_steps)
 
 
 class StepSums(NamedTuple):

@@ -10,14 +10,14 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
-from d2lpar.epochs import check_finite, check_pixels, check_state, choose
+from d2lpar.epochs import State, check_finite, check_pixels, check_state, choose
 from d2lpar.errors import SettingError
 from d2lpar.lenet.network import init_lenet
 from d2lpar.step_checks import check_classes
 
 
 @dataclass
-class TrainingState:
+class TrainingState(State):
     """Hold host arrays `params`, and in `epoch` the number of finished epochs.
 
     :func:`d2lpar.lenet.train` continues from it, with any number of devices.
@@ -38,20 +38,6 @@ class TrainingState:
         """Advance to the parameters after an epoch, or raise `DivergedError`."""
         check_finite(f"a parameter after epoch {self.epoch + 1}", params, lr)
         self.params, self.epoch = params, self.epoch + 1
-
-    def tensors(self) -> dict[str, numpy.ndarray]:
-        """Return the arrays of the state by name, for a checkpoint."""
-        return {f"params.{i}": p for i, p in enumerate(self.params)}
-
-    def facts(self) -> dict:
-        """Return the rest of the state, as JSON can hold it."""
-        return {"epoch": self.epoch, "seed": self.seed}
-
-    @classmethod
-    def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
-        """Invert :meth:`tensors` and :meth:`facts`."""
-        params = [tensors[f"params.{i}"] for i in range(len(tensors))]
-        return cls(params, facts["epoch"], facts["seed"])
 
 
 def start(seed: int = 0, scale: float = 0.01) -> TrainingState:

@@ -37,7 +37,7 @@ def resumable(
     """
     lines, resumed = [header], None
     if resume is not None:
-        state, lines = _restored(resume, header, type(state))
+        state, lines = _restored(resume, header, state)
         resumed = "here"
     to_go = header.settings["num_epochs"] - state.epoch
     finished = None
@@ -61,12 +61,12 @@ def resumable(
             raise
 
 
-def _restored(path: str, header: Header, kind: type) -> tuple[Any, list[Header | Line]]:
-    """Return the state in a checkpoint, and the record so far under a new header."""
+def _restored(path: str, header: Header, state: Any) -> tuple[Any, list]:
+    """Return the later state in a checkpoint; the record so far under a new header."""
     checkpoint = checkpoints.load(path)
     before, *lines = checkpoint.lines
     different = differing([settings_of(before), settings_of(header)], MAY_DIFFER)
-    if checkpoint.workload != kind.workload:
+    if checkpoint.workload != state.workload:
         different = ["workload"]
     if different:
         raise CheckpointError(
@@ -83,4 +83,4 @@ def _restored(path: str, header: Header, kind: type) -> tuple[Any, list[Header |
         replace(line, resumed="elsewhere") if isinstance(line, EPOCHS) else line
         for line in lines
     ]
-    return kind.restore(checkpoint.tensors, checkpoint.facts), [header, *lines]
+    return state.restored(checkpoint.tensors, checkpoint.facts), [header, *lines]

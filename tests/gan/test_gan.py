@@ -12,8 +12,8 @@ from d2lpar.datasets import punks
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.experiments import get
 from d2lpar.gan import measures, training
-from d2lpar.gan.networks import cut
 from d2lpar.gan.updates import Adam
+from d2lpar.padding import cut
 from d2lpar.parallel import split_batch
 from d2lpar.records import kinds
 

@@ -147,7 +147,8 @@ def test_every_flag_that_a_page_names_exists(page):
 
 
 @pytest.fixture(autouse=True)
-def as_users_run_it(monkeypatch):
+def as_users_run_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
 
@@ -161,10 +162,9 @@ def test_the_readmes_program_learns_and_is_the_notebooks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "code", [code for page in API for code in blocks(page, "python")]
-)
-def test_the_snippets_of_the_api_run(code):
+@pytest.mark.parametrize("page", [page for page in API if blocks(page, "python")])
+def test_the_snippets_of_the_api_run(page):
+    code = "\n".join(blocks(page, "python"))  # each continues those above it
     assert python(code.replace('load("auto"', 'load("sample"'))
 
 

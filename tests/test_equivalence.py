@@ -95,10 +95,11 @@ def test_gluon_in_buckets_trains_as_its_trainer(num_devices, contexts):
             assert (q == others[0]).all()
 
 
-def test_a_bias_as_a_weight_is_the_plain_convolution(contexts):
-    """From that size on, the form that GPUs take: scores and all gradients."""
+def test_a_bias_as_a_weight_is_the_plain_convolution(contexts, monkeypatch):
+    """The form that GPUs take from a size on: scores and all gradients."""
+    monkeypatch.setitem(BIAS_AS_WEIGHT_FROM, "cpu", 1024)
     rng = numpy.random.default_rng(0)
-    shapes = (BIAS_AS_WEIGHT_FROM, 1, 12, 12), (4, 1, 3, 3), (4,)
+    shapes = (1024, 1, 12, 12), (4, 1, 3, 3), (4,)
     hosts = [rng.random(shape, dtype="float32") for shape in shapes]
     plain = functools.partial(npx.convolution, kernel=(3, 3), num_filter=4)
     results = []

@@ -7,6 +7,7 @@ from support.factories import epoch, header, training
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
+from d2lpar.figures import page
 from d2lpar.lenet import figure
 from d2lpar.records.kinds import Run
 
@@ -23,6 +24,8 @@ def test_accuracy_curves_are_medians_of_the_repeats():
     ours, other, guessing = axes.get_lines()
     assert list(ours.get_xdata()) == [1, 2]
     np.testing.assert_allclose(ours.get_ydata(), [0.2, 0.3])
+    band = axes.collections[0].get_paths()[0].get_extents()
+    assert (band.y0, band.y1) == pytest.approx((0.1, 0.4))
     # Equal curves, told apart in grey.
     assert ours.get_linestyle() != other.get_linestyle()
     assert axes.get_ylabel() == "test accuracy" and axes.get_xlabel() == "epoch"
@@ -39,6 +42,21 @@ def test_epochs_of_a_checkpoint_are_marked():
     assert list(axes.get_lines()[0].get_xdata()) == [1, 2, 3, 4]
     texts = [text.get_text().strip() for text in axes.texts]
     assert texts == ["of the checkpoint", "guessing"]
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(7, 0, 6), (8, 1.75, 5.25)])
+def test_a_spread_is_the_range_of_seven_samples_and_the_quartiles_of_eight(
+    n, low, high
+):
+    samples = [k / 1e3 for k in range(n)]
+    (axes,) = page.new("title", "note", []).axes
+    page.dots(axes, [page.Row("a row", samples)], "s")
+    dots, spread, median = (list(line.get_xdata()) for line in axes.lines)
+    assert dots == list(range(n)) and spread == pytest.approx([low, high])
+    assert median == [(n - 1) / 2] and axes.get_xlabel() == "milliseconds"
+    assert axes.texts[0].get_text() == f"{median[0]:.2f} ms"
+    bars = page.quartiles(axes, [(1, samples)]).lines[2][0].get_segments()
+    np.testing.assert_allclose(bars, [[(1, low / 1e3), (1, high / 1e3)]])
 
 
 def test_runs_that_cannot_share_a_picture():

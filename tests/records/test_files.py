@@ -2,6 +2,8 @@
 
 import datetime
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,15 @@ def test_provenance_knows_a_checkout_from_an_installed_copy(monkeypatch):
     assert datetime.datetime.fromisoformat(files.now()).utcoffset().seconds == 0
     monkeypatch.setenv("PATH", "/nowhere")
     assert files.git_state() == (None, None)
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="not a checkout: no git")
+def test_local_changes_are_those_of_the_code_not_what_runs_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    (tmp_path / "files.py").touch()
+    (tmp_path / "figures").mkdir()
+    for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm c"):
+        subprocess.run(["git", "-C", tmp_path, *words.split()], check=True)
+    for name, dirty in (("figures/a.jsonl", False), ("a.py", True)):
+        (tmp_path / name).touch()
+        assert files.git_state()[1] is dirty

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from support.a_study import BATCHES, header, made, step
 
-from d2lpar.records.kinds import Run, StepRecord
+from d2lpar.records.kinds import AllReduceRecord, Run, StepRecord
 from d2lpar.scaling import figure
 from d2lpar.scaling.model import studies
 from d2lpar.scaling.result import comparisons, result
@@ -28,6 +28,13 @@ def apart(run):
 def test_without_an_all_reduce_there_is_no_bracket(run):
     (study,) = studies([Run(header(2, "ddp"), run.lines_of(StepRecord))])
     assert study.exchange is None and study.bracket(2) == {}
+
+
+def test_an_all_reduce_of_four_devices_is_of_three_beyond_the_first(run):
+    lines = run.lines_of(AllReduceRecord)
+    on_four = (msgspec.structs.replace(line, num_devices=4) for line in lines)
+    (study,) = studies([Run(header(4), tuple(on_four))])
+    assert study.exchange == pytest.approx((8e-4 + 100_000 * 2e-9) / 3)
 
 
 def test_one_run_on_several_counts_is_read_like_several_runs(run):

@@ -64,13 +64,6 @@ def torch():
     return pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
 
 
-# At its end, writes the names of the modules that a process has loaded.
-MODULES = """
-import atexit, sys
-atexit.register(lambda: open("modules", "w").write(" ".join(sys.modules)))
-"""
-
-
 @pytest.fixture(scope="session")
 def real_run(tmp_path_factory):
     """A folder that a run of two epochs on one and two contexts has filled, and it.
@@ -87,7 +80,7 @@ def real_run(tmp_path_factory):
             done = d2lpar(
                 "run", "multiple_gpus", "--dry-run", "--num-epochs=2",
                 "--checkpoint-every=1", "--data=sample", "--devices=cpu:2",
-                f"--out={out}", before=MODULES, cwd=out,
+                f"--out={out}", cwd=out,
             )  # fmt: skip
             ended.write_bytes(pickle.dumps(done))
     (folder,) = out.glob("multiple_gpus/*")  # named by the threads that are set here

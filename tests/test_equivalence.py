@@ -6,7 +6,6 @@ import numpy
 import pytest
 from support.steps import (
     LR,
-    buckets,
     concise,
     distance,
     params_of,
@@ -14,10 +13,10 @@ from support.steps import (
     some_batches,
 )
 
-from d2lpar import get_params, lenet, lenet_concise, train_batch
+from d2lpar import get_params, lenet, train_batch
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.on_gpus import BIAS_AS_WEIGHT_FROM, BucketTrainer, convolve
+from d2lpar.on_gpus import BIAS_AS_WEIGHT_FROM, convolve
 
 CLOSE = 1e-4  # relative, of float32 without TF32, in another order of summation
 
@@ -31,7 +30,7 @@ def on_one_context(n):
     return scratch(cpus(1), n, steps=10)[0]
 
 
-@pytest.mark.parametrize("implementation", [scratch, buckets, concise])
+@pytest.mark.parametrize("implementation", [scratch, concise])
 @pytest.mark.parametrize(
     ("num_devices", "n"),
     [(1, 24), (2, 24), (3, 7), (5, 2)],  # even, uneven, with idle devices
@@ -60,39 +59,6 @@ def test_buckets_train_to_the_bits_of_separate_arrays(num_devices, contexts):
         for p, q in zip(replica, bucket):
             assert (p.asnumpy() == q.asnumpy()).all()
             assert (p.grad.asnumpy() == q.grad.asnumpy()).all()
-
-
-@pytest.mark.parametrize("num_devices", [1, 2, 3])
-def test_gluon_in_buckets_trains_as_its_trainer(num_devices, contexts):
-    """A layer that normalises, whose averages are not learned, and a frozen one."""
-    chosen, results = contexts(num_devices), []
-    for in_buckets in (False, True):
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Dense(8, in_units=4), gluon.nn.BatchNorm(in_channels=8))
-        net.add(gluon.nn.Dense(3, in_units=8))
-        net.initialize(ctx=chosen)
-        rng, frozen = numpy.random.default_rng(0), net[2].bias
-        for p in net.collect_params().values():
-            if "running" not in p.name:
-                p.set_data(np.array(rng.normal(size=p.shape).astype("float32")))
-        frozen.grad_req = "null"
-        before = frozen.list_data()[0].asnumpy()
-        trainer = BucketTrainer(net, 0.1) if in_buckets else gluon.Trainer(
-            net.collect_params(), "sgd", {"learning_rate": 0.1}, update_on_kvstore=False
-        )  # fmt: skip
-        loss = gluon.loss.SoftmaxCrossEntropyLoss()
-        for n in (7, 16, 2):
-            trainer.set_learning_rate(0.1 / n)
-            X, y = rng.normal(size=(n, 4)).astype("float32"), rng.integers(0, 3, n)
-            lenet_concise.train_batch(X, y, net, chosen, trainer, loss=loss)
-        npx.waitall()
-        assert all((d.asnumpy() == before).all() for d in frozen.list_data())
-        learned = [p for p in net.collect_params().values() if p.grad_req != "null"]
-        results.append([[d.asnumpy() for d in p.list_data()] for p in learned])
-    for replicas, others in zip(*results):
-        for p, q in zip(replicas, others):
-            numpy.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-6)
-            assert (q == others[0]).all()
 
 
 def test_a_bias_as_a_weight_is_the_plain_convolution(contexts, monkeypatch):

@@ -10,7 +10,6 @@ import math
 
 import numpy
 import pytest
-from numpy.lib.stride_tricks import sliding_window_view
 
 from d2lpar._mxnet import IS_MXNET_2, autograd, gluon, mx, np, npx
 
@@ -27,14 +26,9 @@ def normalised(x, eps):
     return (x - x.mean(0)) / numpy.sqrt(x.var(0) + eps)
 
 
-def trained(call):
-    with autograd.train_mode():
-        return call()
-
-
 def batch_normed():
-    scales = np.ones(3), np.zeros(3), np.zeros(3), np.ones(3)  # the last: variance
-    return npx.batch_norm(on(A), *scales, fix_gamma=False, eps=1e-5)
+    with autograd.train_mode():
+        return initialized(gluon.nn.BatchNorm(in_channels=3))(on(A))
 
 
 def log_softmax(x):
@@ -46,18 +40,10 @@ SAME = {
     "relu of NaN": (lambda: npx.activation(on([math.nan]), act_type="relu"), [0]),
     "softrelu": (lambda: npx.activation(on(A), "softrelu"), numpy.log1p(numpy.exp(A))),
     "sigmoid": (lambda: npx.sigmoid(on(A)), 1 / (1 + numpy.exp(-A))),
-    "batch_norm": (lambda: trained(batch_normed), normalised(A, 1e-5)),
-    "BatchNorm": (
-        lambda: trained(lambda: initialized(gluon.nn.BatchNorm(in_channels=3))(on(A))),
-        normalised(A, 1e-5),
-    ),
+    "BatchNorm": (batch_normed, normalised(A, 1e-5)),
     "LeakyReLU": (
         lambda: gluon.nn.LeakyReLU(0.2)(on(A)),
         numpy.where(A > 0, A, 0.2 * A),
-    ),
-    "Conv2D": (
-        lambda: constant(gluon.nn.Conv2D(1, 2, in_channels=1))(on(IMAGES)),
-        sliding_window_view(IMAGES, (2, 2), (2, 3)).sum((4, 5)),
     ),
     "Conv2DTranspose": (
         lambda: constant(gluon.nn.Conv2DTranspose(1, 2, in_channels=1))(

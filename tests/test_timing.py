@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from d2lpar import timing
+from d2lpar import epochs, timing
 from d2lpar.devices import cpus
 from d2lpar.errors import D2lparError
 from d2lpar.timing import TimingError, measure, measure_host
@@ -56,6 +56,18 @@ def test_what_is_under_way_before_a_repetition_is_waited_for(monkeypatch):
     measure(result, cpus(2), warmup=1, repeats=1, before=before)
     once = ["before", "wait", "clock", "call cpu(0)", "call cpu(1)", "clock", "wait"]
     assert events == 2 * [*once, "clock"]
+
+
+def test_an_epochs_clock_is_read_after_the_devices_have_finished(monkeypatch):
+    events, times = [], iter((1, 4, 9))
+    read = lambda: events.append("clock") or next(times)  # noqa: E731
+    monkeypatch.setattr(epochs, "time", SimpleNamespace(perf_counter=read))
+    monkeypatch.setattr(epochs.npx, "waitall", lambda: events.append("wait"))
+    epoch = epochs.Epoch()
+    assert epoch.stop() == 0
+    found = epoch.times(6)
+    assert found == {"seconds": 3, "samples_per_sec": 2, "eval_seconds": 5}
+    assert events == ["wait", "clock", "wait", "clock", "clock"]
 
 
 @pytest.mark.parametrize("expected", [[1.0, 3.0], [1.0], [1.0, np.nan]])

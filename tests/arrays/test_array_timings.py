@@ -110,6 +110,9 @@ def test_records(n):
     product = by_form["product", "MXNet", "dense layer"]
     assert (product.flops, product.num_bytes) == (2 * 67**3, 3 * 4 * 67**2)
     assert by_form["x2", "MXNet", "in place"].num_bytes == 8 * 1001
+    assert by_form["trig", "MXNet", "as written"].flops == 6 * 41**2
+    if n == 1:  # as many threads as the context has
+        assert by_form["sum", "NumPy", "as written"].devices == ["host (1 thread)"]
     sizes = [x.num_bytes for x in records if x.operation == "device to host"]
     assert sizes == [4096, 16384] and len(product.devices) == n
 

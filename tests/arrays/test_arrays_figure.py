@@ -50,11 +50,15 @@ def a_run(n, only=None, **header):
 
 def test_pictures_and_text():
     runs = [a_run(2), a_run(1)]
-    text = result.result(runs).full_text("")
-    text = [" ".join(line.split()) for line in text.splitlines()]
+    found = result.result(runs)
+    text = [" ".join(line.split()) for line in found.full_text("").splitlines()]
     # 8,000 bytes and 1,000 operations in 2 / 2 ms
     row = "x2 1,000 MXNet one kernel 2 1.00 0.900-1.20 3 0.100 0.00800 0.00100"
     assert row in text
+    # Both devices copy 16,384 bytes in 0.1 ms.
+    row = "device to host 4,096 MXNet c 2 0.100 0.0900-0.120 3 0.100 0.328 0"
+    assert row in text
+    assert "reads 0.100 ms for product, dot, on 1 device" in found.sentences[0]
     assert set(figure.pictures(runs)) == {"clocks"}
     assert figure.pictures([a_run(1, "copy")]) == {}
     with pytest.raises(RecordError):

@@ -59,11 +59,12 @@ def sample(arm, seconds, work="", warm_up=False):
 
 
 def test_arms_are_grouped_by_what_they_do_and_warm_ups_do_not_count():
+    """In a table, and in a picture with a panel per work."""
     lines = (
         sample("ours", 9.0, "small", warm_up=True),
         sample("ours", 1.0, "small"),
         sample("ours", 5.0, "large"),
-        sample("theirs", 2.0, "small"),
+        sample("theirs", 2.5, "small"),
         sample("ours", 3.0, "small"),
         ArmAbsent(arm="theirs", round=0, why_not="no GPU", work="large"),
     )
@@ -71,28 +72,15 @@ def test_arms_are_grouped_by_what_they_do_and_warm_ups_do_not_count():
     found = [(a.work, a.name, a.seconds, a.is_peer, a.why_not) for a in arm_times(run)]
     assert found == [
         ("small", "ours", [1.0, 3.0], False, ""),
-        ("small", "theirs", [2.0], True, ""),
+        ("small", "theirs", [2.5], True, ""),
         ("large", "ours", [5.0], False, ""),
         ("large", "theirs", [], True, "no GPU"),
     ]
     *rows, absent = arms.table(run).splitlines()
     assert rows[1].split() == ["small", "ours", "2", "1-3", "2"]
     assert absent == "theirs: not measured: no GPU"
-
-
-def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent():
-    lines = [
-        sample("slow", 3.0, "small"),
-        sample("fast", 9.0, "small", warm_up=True),
-        sample("fast", 1.0, "small"),
-        sample("fast", 20.0, "large"),
-        ArmAbsent(arm="PyTorch", round=0, why_not="no GPU", work="large"),
-    ]
-    run = Run(benchmark_header(peers=["PyTorch"]), tuple(lines))
     picture = figure.drawn(run)
-    small, large = picture.axes
-    assert medians(small) == [3.0, 1.0]  # in the order they ran
-    assert medians(large) == [20.0]
+    assert [medians(axes) for axes in picture.axes] == [[2.0, 2.5], [5.0]]
     assert any("no GPU" in text for text in words(picture))
 
 

@@ -7,19 +7,11 @@ from pathlib import Path
 import jupytext
 import pytest
 
-from d2lpar import chapter
-from d2lpar.experiments import EXPERIMENTS, LESSONS, load
-from d2lpar.records.measurements import arm_times
+from d2lpar.experiments import EXPERIMENTS, load
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "chapters").glob("[!_]*.py"))
 EVERY = pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
-NUMBERS = {e.number: e.name for e in EXPERIMENTS.values()} | LESSONS
-
-
-def test_every_script_has_a_number():
-    assert sorted(NUMBERS) == list(range(1, len(PATHS) + 1))
-    assert set(NUMBERS.values()) == {path.stem for path in PATHS}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -64,12 +56,3 @@ def test_a_lesson_is_short_shows_a_picture_and_asks(path):
     assert numbers == [str(k + 1) for k in range(len(numbers))] and len(numbers) >= 2
     is_open = exercises.count("*Open.*")
     assert exercises.count("*(") == exercises.count(")*") == len(numbers) - is_open
-
-
-def test_with_the_same_batch_a_second_gpu_shortens_resnet18():
-    """As Chapter 4 says below its table."""
-    record = chapter.record("gpus/resnet18_peers/resnet18.jsonl")
-    seconds = {arm.name: arm.summary.samples for arm in arm_times(record)}
-    for peer in ("PyTorch DDP", "JAX"):
-        one, two = (f"{peer}, {n}, batch 256, lr 0.1" for n in ("1 GPU", "2 GPUs"))
-        assert max(seconds[two]) < 0.7 * min(seconds[one])

@@ -52,7 +52,6 @@ def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
     )
     assert "s/epoch" not in done.stdout
     assert not (folder.parents[1] / "index.html").exists()
-    assert "mxnet" not in (folder.parents[1] / "modules").read_text().split()
     printed = done.stdout.replace(str(folder.parents[1]), "runs") + done.stderr
     assert max(map(len, printed.splitlines())) <= 80 and "\033" not in printed
 
@@ -218,6 +217,15 @@ def test_a_run_prints_what_it_found_and_where_its_page_is(
         (link,) = [word for word in printed.split() if word.startswith("file://")]
         assert link.endswith("/index.html")
     assert (tmp_path / "index.html").is_file()
+
+
+def test_workers_share_the_cores(here, monkeypatch):
+    launched = []
+    monkeypatch.setattr(host, "usable_cores", lambda: 8)
+    monkeypatch.setattr("d2lpar.workers.launch.launch", lambda *a: launched.append(a))
+    here("launch", "--workers=4", "--", "run", "multiple_machines")
+    ((program, workers),) = launched
+    assert program[-2:] == ["--threads=2", "--devices=cpu:1"] and workers == 4
 
 
 def test_no_command_cuts_a_word(here, monkeypatch, tmp_path):

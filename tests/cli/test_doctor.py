@@ -4,8 +4,10 @@ import sys
 
 import pytest
 
+from d2lpar._mxnet import npx
 from d2lpar.cli import doctor, main
 from d2lpar.cli.doctor import Check
+from d2lpar.errors import RunError
 from d2lpar.machine import builds
 from d2lpar.machine.gpus import CudaDevice
 
@@ -48,6 +50,12 @@ def test_an_mxnet_that_is_broken(code, message, monkeypatch, tmp_path):
     check = doctor.check_training()
     assert check.status == "fail" and "\n" not in check.message
     assert message in check.message
+
+
+def test_a_wrong_gradient_is_named(monkeypatch):
+    monkeypatch.setattr(npx, "convolution", lambda X, w, **_: 2 * (X * w).sum())
+    with pytest.raises(RunError, match="a gradient of nine ones came out as"):
+        doctor.train_a_little()
 
 
 T4, H200 = CudaDevice("Tesla T4", (7, 5)), CudaDevice("NVIDIA H200", (9, 0))

@@ -182,6 +182,18 @@ def test_an_accuracy_of_guessing_is_called_so_beside_one_that_is_not():
     assert "accuracy 0.800 and 0.108 (guessing)" in found.short
 
 
+def test_the_trainings_of_several_seeds_are_one_row():
+    runs = [
+        Run(header(seed=seed), tuple(
+            msgspec.structs.replace(line, test_acc=accuracy, wire_bytes=3_000_000)
+            for line in training(1).lines
+        ))
+        for seed, accuracy in enumerate((0.8, 0.6, 0.5))
+    ]  # fmt: skip
+    ((*_, n, _, sent, accuracy),) = result(runs).table.rows
+    assert (n, sent, accuracy) == ("9", "3.00", "0.600 (0.500 to 0.800)")
+
+
 def test_records_that_share_no_figure_are_named():
     lines = training(1).lines
     for other, name in (

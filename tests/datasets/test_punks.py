@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from d2lpar.datasets import punks, synthetic_punks
+from d2lpar.datasets import punks, synthetic_punks, uniform_problem
 from d2lpar.datasets.punks import distances_to
 
 N = 2000
@@ -37,6 +37,15 @@ def test_a_seed_draws_the_same_faces_for_ever(drawn):
     )
     assert (synthetic_punks(N, seed=1) != drawn).any(axis=(1, 2, 3)).mean() > 0.99
     assert synthetic_punks().shape == (10_000, 3, 24, 24)
+
+
+def test_the_seed_is_that_of_faces_and_problems():
+    faces = punks.load("synthetic", n_train=3, seed=1)
+    assert (faces.X == synthetic_punks(3, seed=1)).all() and faces.synthetic
+    one, two = (uniform_problem(3, 2, seed) for seed in (0, 1))
+    assert (one.A != two.A).all() and (one.b != two.b).all()
+    content = one.A.tobytes() + one.b.tobytes()
+    assert one.sha256 == hashlib.sha256(content).hexdigest()
 
 
 def test_fewer_faces_are_the_first_of_more(drawn):

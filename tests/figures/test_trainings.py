@@ -28,6 +28,7 @@ def test_accuracy_curves_are_medians_of_the_repeats():
     assert (band.y0, band.y1) == pytest.approx((0.1, 0.4))
     # Equal curves, told apart in grey.
     assert ours.get_linestyle() != other.get_linestyle()
+    assert (ours.get_label(), other.get_label()) == ("1 device", "2 devices")
     assert axes.get_ylabel() == "test accuracy" and axes.get_xlabel() == "epoch"
     assert set(guessing.get_ydata()) == {0.1}
     assert "guessing" in [text.get_text() for text in axes.texts]
@@ -55,8 +56,19 @@ def test_a_spread_is_the_range_of_seven_samples_and_the_quartiles_of_eight(
     assert dots == list(range(n)) and spread == pytest.approx([low, high])
     assert median == [(n - 1) / 2] and axes.get_xlabel() == "milliseconds"
     assert axes.texts[0].get_text() == f"{median[0]:.2f} ms"
-    bars = page.quartiles(axes, [(1, samples)]).lines[2][0].get_segments()
-    np.testing.assert_allclose(bars, [[(1, low / 1e3), (1, high / 1e3)]])
+    bars = page.quartiles(axes, [(1, samples), (2, samples)]).lines[2][0].get_segments()
+    np.testing.assert_allclose(bars[1], [(2, low / 1e3), (2, high / 1e3)])
+
+
+def test_a_row_says_its_own_unit_and_names_stand_at_their_values_and_apart():
+    (axes,) = page.new("title", "note", []).axes
+    page.dots(axes, [page.Row("long", [2.0]), page.Row("short", [4e-3])], "s")
+    assert [text.get_text() for text in axes.texts] == ["2.00 s", "4.00 ms"]
+    (axes,) = page.new("title", "note", []).axes
+    axes.set_ylim(0, 4)
+    page.name_beside(axes, {"three": 3, "one": 1, "two": 1})
+    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert heights == pytest.approx({"one": 0.25, "two": 0.305, "three": 0.75})
 
 
 def test_runs_that_cannot_share_a_picture():

@@ -46,7 +46,8 @@ def test_steps_are_numpys_where_a_layer_is_not_used(num_devices, grad_req, in_bu
     net.initialize(mx.init.Constant(0.1), ctx=chosen)
     for p in net.collect_params().values():
         p.grad_req = grad_req
-    trainer = BucketTrainer(net, 0.1) if in_buckets else sgd(net.collect_params())
+    trainer = BucketTrainer(net, 9.0) if in_buckets else sgd(net.collect_params())
+    trainer.set_learning_rate(0.1)
     expected = numpy.full((2, 3, 4), 0.1)
     for k, n in enumerate((6, 7, 3)):
         X, y = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
@@ -62,8 +63,10 @@ def test_steps_are_numpys_where_a_layer_is_not_used(num_devices, grad_req, in_bu
 
 
 @pytest.mark.parametrize("num_devices", [1, 3])
-@pytest.mark.parametrize("frozen", range(4))
-def test_each_parameter_is_frozen_in_turn(frozen, num_devices):
+@pytest.mark.parametrize(
+    ("frozen", "in_buckets"), [(k, False) for k in range(4)] + [(1, True), (3, True)]
+)
+def test_each_parameter_is_frozen_in_turn(frozen, in_buckets, num_devices):
     """The others take NumPy's step; a weight is kept out of the trainer instead."""
     rng, chosen = numpy.random.default_rng(frozen), CPUS[:num_devices]
     shapes = (5, 4), (5,), (3, 5), (3,)
@@ -86,7 +89,7 @@ def test_each_parameter_is_frozen_in_turn(frozen, num_devices):
         trainer = sgd([p for i, p in enumerate(params) if i != frozen])
     else:
         params[frozen].grad_req = "null"
-        trainer = sgd(params)
+        trainer = BucketTrainer(net, 0.1) if in_buckets else sgd(params)
     lenet_concise.train_batch(*batch, trainer, loss=L2)
     h = numpy.maximum(X @ W1.T + b1, 0)
     slope = (h @ W2.T + b2 - y) / 3

@@ -43,7 +43,7 @@ def test_init_lenet_has_the_books_shapes_and_scale():
     assert all(p.dtype == numpy.float32 for p in params)
     assert not any(p.any() for p in params[1::2])
     assert params[4].std() == pytest.approx(0.01, rel=0.01)
-    again, other = init_lenet(), init_lenet(seed=2)
+    again, other = init_lenet(), lenet.start(seed=2).params
     assert (params[4] == again[4]).all() and not (params[4] == other[4]).any()
 
 

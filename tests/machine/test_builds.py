@@ -1,6 +1,7 @@
 """Which MXNet is found: a wheel, or a library of one's own; and what a record says."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,6 +48,21 @@ def test_two_wheels_overwrite_each_other(monkeypatch):
     monkeypatch.setattr(builds, "installed_builds", lambda: both)
     with pytest.raises(MXNetMissingError, match="pip uninstall mxnet mxnet-cu112"):
         builds.check_installed()
+
+
+def test_a_record_says_what_the_gpus_had(monkeypatch):
+    monkeypatch.setattr(builds, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
+    monkeypatch.setattr(builds, "ask_nvml", lambda _: "580.1")
+    for number, version, on in ((8902, "8.9.2", True), (90100, "9.1.0", False)):
+        for name in ("NVIDIA_TF32_OVERRIDE", "MXNET_ENABLE_CUDA_GRAPHS",
+                     "MXNET_ENFORCE_DETERMINISM"):  # fmt: skip
+            monkeypatch.setenv(name, str(int(on)))
+        cudnn = SimpleNamespace(cudnnGetVersion=lambda number=number: number)
+        assert builds.gpu_build([0], cudnn) == {
+            "build": "mxnet-cu112 1.9.1", "cudnn": version, "driver": "580.1",
+            "autotune": "1", "tf32": on, "peer_access": None, "deterministic": on,
+            "cuda_graphs": on,
+        }  # fmt: skip
 
 
 FORK = {"mxnet": "2.0.0+cu133.bw.zombie.1"}

@@ -43,12 +43,14 @@ def test_the_numbers_of_lenet_are_those_of_the_network():
 
 
 def test_items_by_hand():
-    need = lenet_need(101, 2, n_train=500, n_test=40)
+    need = lenet_need(101, 2, n_train=500, n_test=41)
     sizes = {item.name: item.size for item in need.items}
     assert sizes["parameters"] == sizes["gradients"] == 4 * 129_068
-    assert sizes["data set"] == 540 * 784
+    assert sizes["data set"] == 541 * 784
     assert sizes["outputs kept for backward"] == 4 * 51 * 40_370  # 51 and 50 images
     first, second = need.by_device
+    assert sizes["test images"] == 3 * 4 * 41 * 784
+    assert sizes["evaluation"] == 4 * 21 * 4 * 20 * 26**2  # of 21 and 20
     assert sizes["batches that wait"] == 5 * 4 * 4 * 101 * 784
     alone = "data set, its copy", "batches that wait", "test images"
     assert first - second == sum(sizes[name] for name in alone)

@@ -131,13 +131,6 @@ CHEATS = {
             return exec, ("import puzzles.devices as d; d.compare = lambda *a: ''",)
     say(-2, pickle.dumps(Runs()))
 """, "no array of numbers"),
-    "an object": (
-        RAW + """
-    import io
-    file = io.BytesIO()
-    numpy.save(file, numpy.array([print], object), allow_pickle=False or True)
-    say(-2, file.getvalue())
-""", "PicklingError|no array of numbers"),
     "a huge header": (
         RAW + "    channel.sendall(struct.pack('<qq', -2, 2**60))", "bytes"),
     "a huge shape": (
@@ -151,16 +144,6 @@ CHEATS = {
     "a flood that reads nothing": (
         RAW + "    while True: say(-1, b'')", "no answer in time|rounds"),
     "an endless round": (RAW + "    while True: exchange()", "more than 1000 rounds"),
-    "frames": (
-        """
-import sys
-def ring(rank, n, array, exchange):
-    frame = sys._getframe()
-    while frame := frame.f_back:
-        for value in [*frame.f_locals.values()]:
-            if type(value).__name__ == "Case":
-                array[:] = value.wanted[rank][0]
-""", "device 0 has"),
     "memory": (
         """
 import gc, numpy

@@ -89,7 +89,7 @@ def test_a_notebook_shows_curves_or_words_alone(monkeypatch):
 
 
 def test_the_accuracy_of_guessing_is_named():
-    for accuracy, words in ((0.1, "0.100 (guessing), "), (0.42, "0.420, ")):
+    for accuracy, words in ((0.1, "0.100 (guessing), "), (0.13, "0.130, ")):
         line = msgspec.structs.replace(epoch(1), test_acc=accuracy)
         assert f"accuracy {words}2 s" in progress.in_words(line, 3)
 

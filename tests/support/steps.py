@@ -1,4 +1,4 @@
-"""Steps of LeNet from scratch, in buckets and in Gluon, and distances of their ends.
+"""Steps of LeNet from scratch and in Gluon, and distances of their ends.
 
 Without PyTorch and d2l, so that GPU tests can use them beside any MXNet.
 """
@@ -6,7 +6,6 @@ Without PyTorch and d2l, so that GPU tests can use them beside any MXNet.
 import numpy
 
 from d2lpar import init_lenet, train_batch
-from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.lenet import concise as in_gluon
 from d2lpar.parallel import get_params
 
@@ -29,16 +28,12 @@ def params_of(dtype="float32"):
     return [p.astype(dtype) for p in init_lenet(scale=0.1, seed=3)]
 
 
-def scratch(contexts, n, steps, dtype="float32", make=get_params, **options):
+def scratch(contexts, n, steps, dtype="float32"):
     """Replicas after some steps, as host arrays: [device][parameter]."""
-    replicas = [make(params_of(dtype), context) for context in contexts]
+    replicas = [get_params(params_of(dtype), context) for context in contexts]
     for X, y in some_batches(n, steps, dtype):
-        train_batch(X, y, replicas, contexts, LR, **options)
+        train_batch(X, y, replicas, contexts, LR)
     return [[p.asnumpy() for p in replica] for replica in replicas]
-
-
-def buckets(contexts, n, steps):
-    return scratch(contexts, n, steps, make=Bucket, **BUCKETS)
 
 
 def concise(contexts, n, steps):

@@ -75,16 +75,6 @@ UNUSUAL = {  # of exercises, in place of or behind the solution
             p.fill(0)
         allreduce(rank, n, p, exchange)
 """),
-    "fill, reshape, copyto, zeros_like": ("allreduce", REDUCE + """
-    flat, total = array.reshape(-1), numpy.zeros_like(array.reshape(-1))
-    for k in range(n):
-        arrived = [exchange(flat, to) if rank == k else exchange()
-                   for to in range(n) if to != k]
-        found = [a for a in arrived if a is not None]
-        numpy.add(total, flat if rank == k else found[0], out=total)
-    array.fill(0)
-    numpy.copyto(flat, total)
-"""),
     "lists": ("batch_norm split_batch", """
 def split_batch(rank, n, X, y):
     rows = [*range(len(X))]
@@ -121,11 +111,6 @@ def measured():
 print(measured())
 """),
     "a measurement without end": ("ring", "while True:\n    seconds = ring\n"),
-    "a measurement in a loop": ("ring", """
-import time
-for n in range(1, 9):
-    print(ring(0, n, numpy.ones(n), None), time.sleep(99))
-"""),
     "a dataclass": ("split_batch", """
 from dataclasses import dataclass
 @dataclass
@@ -218,10 +203,6 @@ CHEATS = {
 """),
         ("an average of means", SOLVED.replace("lr / rows * g", "lr / n * g")),
         ("not in place", SOLVED.replace("p -= lr / rows * g", "p = p - lr / rows * g")),
-        ("text for numbers", STEP + """
-    for p in params:
-        exchange(str(p), (rank + 1) % n)
-"""),
         ("nan", STEP + "    for p in params:\n        p *= float('nan')"),
     ],
     "split_batch": [
@@ -231,7 +212,6 @@ CHEATS = {
     ],
     "batch_norm": [
         ("the own", NORM + "    return X.mean(axis=0), X.var(axis=0)"),
-        ("fixed", NORM + "    return [2, 2, 2], [4, 4, 4]"),
         ("negative", SOLVED.replace("squares - mean**2", "mean**2 - squares")),
         ("all rows sent", NORM + """
     every = [X]

@@ -5,7 +5,6 @@ So there are fewer of them, each of which computes what many small ones do.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 
@@ -77,7 +76,7 @@ class BucketTrainer:
 def convolve(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Convolve X (n, i, h, w) with W (o, i, k, k) and add b (o,); without padding."""
     shape = {"kernel": W.shape[2:], "num_filter": W.shape[0]}
-    if X.shape[0] >= BIAS_AS_WEIGHT_FROM.get(X.ctx.device_type, math.inf):
+    if X.shape[0] >= BIAS_AS_WEIGHT_FROM.get(X.ctx.device_type, 2**63):
         rest = (0, W.shape[2] - 1)
         taps = np.pad(b.reshape((-1, 1, 1, 1)), ((0, 0), (0, 0), rest, rest))
         X, W = bias_as_weight(np, X, W, taps)

@@ -94,7 +94,7 @@ def cell(path: Path, title: str) -> tuple[float, dict[str, float]]:
     if name in ("seconds per epoch", "accuracy"):
         runs, of = of_setting(path), {"": median, "least": min, "most": max}[which]
         if name == "accuracy":
-            return of(list(map(measurements.final_accuracy, runs))), RATIOS
+            return of(list(map(measurements.at_the_end, runs))), RATIOS
         return of([seconds_per_epoch(run).median for run in runs]), TIMES
     arm, _, other = title.partition(" / ")
     if other:

@@ -10,12 +10,7 @@ import msgspec
 from d2lpar.errors import RecordError
 from d2lpar.experiments import differing
 from d2lpar.records.kinds import Header, Run, timed_epochs
-from d2lpar.records.measurements import (
-    accuracy_by_epoch,
-    is_gan,
-    quality_by_epoch,
-    seconds_per_epoch,
-)
+from d2lpar.records.measurements import by_epoch, is_gan, seconds_per_epoch
 from d2lpar.records.result import sentence
 from d2lpar.records.rule import phrase
 from d2lpar.text import filled, number, plain_table
@@ -43,10 +38,8 @@ def compare(a: Run, b: Run) -> str:
         seconds_per_epoch(run, per=lambda e: e.seconds * e.samples_per_sec / 1e3)
         for run in runs
     )
-    name, by_epoch = "test_acc", accuracy_by_epoch
-    if is_gan(a):
-        name, by_epoch = "frechet", quality_by_epoch
-    ends = [by_epoch(run) for run in runs]
+    name = "frechet" if is_gan(a) else "test_acc"
+    ends = [by_epoch(run, name) for run in runs]
     both = set(ends[0]) & set(ends[1])
     last = max(both, default=0)
     values = [median(of[last]) if both else math.nan for of in ends]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -63,12 +63,13 @@ def workload(runs: Sequence[Run]) -> str:
 def curves(
     axes: Axes,
     runs: Sequence[Run],
-    values_of: Callable[[Run], dict[int, list[float]]] = measurements.accuracy_by_epoch,
+    measure: str = "test_acc",
     label: str = "test accuracy",
 ) -> None:
-    """Draw values by epoch: medians in the band of repeats."""
+    """Draw a measure by epoch: medians in the band of repeats."""
     for k, run in enumerate(runs):
-        by_epoch, color = values_of(run), page.count_color(k)
+        by_epoch = measurements.by_epoch(run, measure)
+        color = page.count_color(k)
         repeats = list(by_epoch.values())
         # Data-parallel training gives the *same* curve on every device count, so later
         # ones are thinner, broken and marked smaller: the first shows through.

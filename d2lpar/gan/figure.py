@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from functools import partial
 from statistics import median
 
 import numpy
@@ -67,8 +66,7 @@ def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
     kind = "drawn" if runs[-1].header.synthetic else "real"
     panels[0].set_yscale("log")
     for axes, (measure, label) in zip(panels, measures.items()):
-        values_of = partial(measurements.quality_by_epoch, measure=measure)
-        trainings.curves(axes, runs, values_of, label)
+        trainings.curves(axes, runs, measure, label)
         shown = {
             name.replace("real", kind): values[measure]
             for name, values in known.items()

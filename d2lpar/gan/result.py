@@ -21,7 +21,7 @@ def result(runs: Sequence[Run]) -> Result:
     rows = []
     for run, seconds in zip(runs, measurements.seconds_rows(runs)):
         steps = max(frame.num_steps for frame in run.lines_of(FrameRecord))
-        ends = [measurements.final_quality(run, measure) for measure in MEASURES]
+        ends = [measurements.at_the_end(run, measure) for measure in MEASURES]
         rows.append([*seconds, f"{steps:,}", *map(number, ends)])
     known = measurements.references(runs[-1])
     kind = "drawn" if runs[-1].header.synthetic else "real"
@@ -56,7 +56,8 @@ def _distance(
     runs: Sequence[Run], known: dict[str, dict[str, float]], kind: str
 ) -> str:
     """Say whether the last faces of all runs are nearer to the data than noise is."""
-    ends, noise = list(map(measurements.final_quality, runs)), known["noise"]["frechet"]
+    ends = [measurements.at_the_end(run, "frechet") for run in runs]
+    noise = known["noise"]["frechet"]
     where = f"nearer to {kind} faces than noise is"
     if max(ends) >= noise:
         where = f"still about as far from {kind} faces as noise is"
@@ -69,10 +70,10 @@ def _qualities(
     runs: Sequence[Run], known: dict[str, dict[str, float]], kind: str
 ) -> list[str]:
     """Say what became of the Fréchet distance, and how many faces are covered."""
-    ends = [measurements.final_quality(run) for run in runs]
+    ends = [measurements.at_the_end(run, "frechet") for run in runs]
     others, noise = known["other real faces"], known["noise"]
-    begin = median(next(iter(measurements.quality_by_epoch(runs[0]).values())))
-    shares = [measurements.final_quality(run, "coverage") for run in runs]
+    begin = median(next(iter(measurements.by_epoch(runs[0], "frechet").values())))
+    shares = [measurements.at_the_end(run, "coverage") for run in runs]
     end, covered = listed(map(number, ends)), listed(map(_percent, shares))
     return [
         f"at the end {_distance(runs, known, kind)}",

@@ -46,7 +46,7 @@ def result(runs: Sequence[Run]) -> Result:
     scale = runs[0].header.settings.get("scale")
     start = f", weights start from N(0, {scale:g})" if scale else ""
     note = f"{seconds_note(runs)}; test accuracy: {what}{start}; 0.100 is guessing"
-    ends = [measurements.final_accuracy(run) for run in runs]
+    ends = [measurements.at_the_end(run) for run in runs]
     guesses = [" (guessing)" * is_guessing(end) for end in ends]
     marked = listed(map("".join, zip(accuracies, guesses)))
     short = f"accuracy {marked} after epoch {last}"
@@ -87,7 +87,7 @@ def pooled(runs: Sequence[Run]) -> list[Run]:
 
 
 def _accuracy(run: Run) -> str:
-    ends = list(measurements.accuracy_by_epoch(run).values())[-1]
+    ends = list(measurements.by_epoch(run).values())[-1]
     spread = f" ({min(ends):.3f} to {max(ends):.3f})" if len(ends) > 1 else ""
     if len(ends) > 1 and min(ends) == max(ends):
         spread = f" ({len(ends)} times the same)"  # one seed, repeated

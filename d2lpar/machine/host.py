@@ -79,11 +79,6 @@ def user_threads() -> int | None:
     return omp_threads() if set_by_user("OMP_NUM_THREADS") else None
 
 
-def threads_per_context(num_devices: int) -> int:
-    """Return OMP_NUM_THREADS, the user's or a share of the cores, for CPU contexts."""
-    return user_threads() or max(1, usable_cores() // num_devices)
-
-
 def set_by_user(name: str) -> bool:
     """Return whether a variable is set, but not by :func:`set_defaults`."""
     return name in os.environ and name not in set_by_us

@@ -36,11 +36,16 @@ def seconds_per_epoch(*runs: Run, per: Callable = lambda epoch: 1) -> Summary:
 
 def of_repeats(measured: Iterable[tuple[Run, int, float]]) -> Summary:
     """Summarize values of runs and their repeats, of which each is a turn."""
-    found = in_turns(
-        group(measured, lambda x: (sitting_of(x[0]) or id(x[0]), x[1]), lambda x: x[2])
+    by_process = group(
+        measured, lambda x: (sitting_of(x[0]), id(x[0]), x[1]), lambda x: x[2]
     )
-    in_turn = {k: v for k, v in found.turns.items() if isinstance(k[0], tuple)}
-    return replace(found, turns=in_turn)
+    found = in_turns(by_process)
+    turns = {
+        (sitting, repeat): seconds
+        for (sitting, _, repeat), seconds in found.turns.items()
+        if sitting
+    }
+    return replace(found, turns=turns)
 
 
 def sitting_of(run: Run) -> Hashable:
@@ -93,27 +98,20 @@ def speeds(runs: Sequence[Run]) -> list[str]:
 # Accuracy, and the quality of a GAN's faces
 
 
-def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
-    """Return test accuracies in [0, 1] by ascending epoch, one per repeat."""
+def by_epoch(run: Run, measure: str = "test_acc") -> dict[int, list[float]]:
+    """Return a measure by ascending epoch, one value per repeat.
+
+    It is a field of the epochs, or of a GAN's frames: "frechet" or "coverage".
+    """
     check(run)
-    epochs = sorted(run.lines_of(kinds.EpochRecord), key=lambda e: e.epoch)
-    return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
+    kind = FrameRecord if is_gan(run) else kinds.EpochRecord
+    lines = sorted(run.lines_of(kind), key=lambda line: line.epoch)
+    return group(lines, lambda line: line.epoch, lambda line: getattr(line, measure))
 
 
-def quality_by_epoch(run: Run, measure: str = "frechet") -> dict[int, list[float]]:
-    """Return a measure of a GAN's faces by epoch, one per repeat."""
-    frames = sorted(run.lines_of(FrameRecord), key=lambda f: f.epoch)
-    return group(frames, lambda f: f.epoch, lambda f: getattr(f, measure))
-
-
-def final_accuracy(run: Run) -> float:
-    """Return the repeats' median test accuracy after the last epoch, in [0, 1]."""
-    return median(list(accuracy_by_epoch(run).values())[-1])
-
-
-def final_quality(run: Run, measure: str = "frechet") -> float:
-    """Return a measure of a GAN's last faces, the repeats' median."""
-    return median(list(quality_by_epoch(run, measure).values())[-1])
+def at_the_end(run: Run, measure: str = "test_acc") -> float:
+    """Return the repeats' median of a measure after the last epoch."""
+    return median(list(by_epoch(run, measure).values())[-1])
 
 
 def references(run: Run) -> dict[str, dict[str, float]]:

@@ -74,11 +74,9 @@ class Job:
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the measuring process, as changes to this one."""
-        count, threads = len(self.devices), self.threads
-        if threads is None and self.experiment.one_thread_each and count > 1:
-            threads = host.user_threads() or 1
-        if threads is None:
-            threads = host.threads_per_context(count)
+        one_each = self.experiment.one_thread_each and len(self.devices) > 1
+        share = 1 if one_each else max(1, host.usable_cores() // len(self.devices))
+        threads = self.threads or host.user_threads() or share
         kind = self.devices[0].device_type
         ours = {**KEEP_FREED_MEMORY, **self.experiment.environment.get(kind, {})}
         variables = {k: v for k, v in ours.items() if not host.set_by_user(k)}
@@ -106,26 +104,20 @@ def plan(
 
     With `device_counts` in the preset, one job measures all counts. Loads no MXNet.
     """
-    # What is trained, and on what data; `differs` is what differs from the preset.
     base = {**experiment.presets[preset]}
     if dry_run:
         base |= experiment.presets["dry-run"]
     settings = dict(base)
     for name, value in overrides.items():  # 1 and 1.0 are the same
         settings[name] = float(value) if isinstance(base[name], float) else value
-    differs = {name: v for name, v in settings.items() if v != base[name]}
-    to_load = settings.pop("data", {})
+    to_load = {**settings.pop("data", {})}
     if experiment.locate:
-        dataset = experiments.load(experiment.locate)(data)
-        to_load = {**to_load, "name": dataset}
-        if dataset != experiment.datasets[0]:
-            differs[dataset] = True
+        to_load["name"] = experiments.load(experiment.locate)(data)
     if dry_run and "global_batch_size" in settings:
         # The sample of Fashion-MNIST has no more than 5,000 images.
         two_batches = min(2 * settings["global_batch_size"], 5_000)
-        to_load = {**to_load, "n_train": max(two_batches, to_load["n_train"])}
+        to_load["n_train"] = max(two_batches, to_load["n_train"])
 
-    # On which devices, and how often.
     is_worker = "DMLC_PS_ROOT_URI" in os.environ  # of a launch: see d2lpar.workers
     chosen = names(devices)
     if num_devices is not None:
@@ -134,6 +126,7 @@ def plan(
         counts = [len(chosen)] if is_worker else default_counts(len(chosen))
     if is_worker and len(counts) > 1:
         raise SettingError("workers measure one count of devices: write one")
+
     first, *others = all_seeds = parse_seeds(seeds)
     if others and (is_worker or not experiment.start):
         raise SettingError(
@@ -144,7 +137,7 @@ def plan(
     if resume is not None and (others or repeats > 1):
         raise SettingError("--resume with --repeats: a training is resumed only once")
 
-    # In which environment. A worker's threads are those that its launch shares out.
+    # A worker's threads are those that its launch shares out.
     threads = threads or (None if is_worker else host.user_threads())
     kind = chosen[0].device_type
     ours = {**host.ENGINE_DEFAULTS, **experiment.environment.get(kind, {})}
@@ -156,7 +149,13 @@ def plan(
         and host.set_by_user(name)
         and value != ours.get(name)
     }
+
+    # The recipe: what differs from the preset, in the order of its name.
+    differs: dict[str, Any] = {preset: True} if dry_run and preset != "quick" else {}
+    differs |= {name: v for name, v in settings.items() if v != base[name]}
+    dataset = to_load.get("name", "")
     marks = {
+        dataset: dataset not in ("", *experiment.datasets[:1]),
         "seeds" if others else "seed": all_seeds if others else first,
         "gpu": kind == "gpu",
         "threads": threads,
@@ -164,28 +163,29 @@ def plan(
         "workers": os.environ["DMLC_NUM_WORKER"] if is_worker else None,
     }
     differs |= {name: value for name, value in marks.items() if value}
-    if dry_run and preset != "quick":
-        differs = {preset: True, **differs}
     preset = "dry-run" if dry_run else preset
+    recipe = named_by(preset, differs)
 
     if "device_counts" in settings:
         settings["device_counts"], counts = counts, [max(counts)]
-    job = Job(
-        experiment=experiment,
-        preset=preset,
-        devices=chosen,
-        seeds=all_seeds * repeats,
-        settings=settings,
-        data=to_load,
-        command=command,
-        folder=atomic.output_folder(out) / experiment.name / named_by(preset, differs),
-        threads=threads or experiment.threads,
-        checkpoint_every=checkpoint_every,
-        resume=resume,
-        is_worker=is_worker,
-        environment=changed,
-    )
-    return [replace(job, devices=chosen[:count]) for count in counts]
+    return [
+        Job(
+            experiment=experiment,
+            preset=preset,
+            devices=chosen[:count],
+            seeds=all_seeds * repeats,
+            settings=settings,
+            data=to_load,
+            command=command,
+            folder=atomic.output_folder(out) / experiment.name / recipe,
+            threads=threads or experiment.threads,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            is_worker=is_worker,
+            environment=changed,
+        )
+        for count in counts
+    ]
 
 
 def parse_seeds(seeds: str | int | Sequence[int]) -> list[int]:

@@ -25,7 +25,7 @@ log = logging.getLogger("d2lpar")
 class GrowingRecord:
     """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
 
-    An interrupted or longer record of the same run is renamed, not overwritten.
+    An interrupted or longer record of the same run is kept under its date.
     """
 
     def __init__(self, folder: Path, header: Header) -> None:
@@ -42,8 +42,7 @@ class GrowingRecord:
                 f"{self.path}: another run writes to it; wait until it has ended, or "
                 "give another --out"
             ) from None
-        if count_lines(self.path) > 1:  # of an interrupted run
-            named_by_date(self.path).write_bytes(self.path.read_bytes())
+        kept_if_longer(self.path, 1)  # of an interrupted run
         self.file.truncate(0)
         self.append(header)
 
@@ -55,9 +54,8 @@ class GrowingRecord:
 
     def finish(self) -> Run:
         """Rename the complete record to its final name, and return it."""
-        if self.final.exists() and count_lines(self.final) > len(self.lines):
-            former = self.final.rename(named_by_date(self.final))
-            log.warning("%s was longer, and is kept as %s", self.final, former.name)
+        if kept := kept_if_longer(self.final, len(self.lines)):
+            log.warning("%s was longer, and is kept as %s", self.final, kept.name)
         with naming(self.final):
             os.replace(self.path, self.final)
         header, *lines = self.lines
@@ -72,21 +70,21 @@ class GrowingRecord:
         self.file.close()
 
 
-def count_lines(path: Path) -> int:
-    """Return the number of lines of a record, its header among them."""
-    return path.read_bytes().count(b"\n")
-
-
 def date_of(path: Path) -> str:
     """Return the UTC time of a record's last line."""
     changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
     return changed.isoformat(timespec="seconds")[:19]
 
 
-def named_by_date(path: Path) -> Path:
-    """Return a name for a record that another one replaces: "cpu2.of-2026-...jsonl"."""
-    run = path.name.split(".")[0]
-    return path.with_name(f"{run}.of-{date_of(path).replace(':', '')}.jsonl")
+def kept_if_longer(path: Path, lines: int) -> Path | None:
+    """Copy a record of more than so many lines to "cpu2.of-2026-...jsonl"."""
+    content = path.read_bytes() if path.exists() else b""
+    if content.count(b"\n") <= lines:
+        return None
+    run, date = path.name.split(".")[0], date_of(path).replace(":", "")
+    copy = path.with_name(f"{run}.of-{date}.jsonl")
+    copy.write_bytes(content)
+    return copy
 
 
 def sweep(

@@ -18,7 +18,7 @@ from d2lpar.records.kinds import (
     StepRecord,
     TimingRecord,
 )
-from d2lpar.records.measurements import accuracy_by_epoch, arm_times, seconds_per_epoch
+from d2lpar.records.measurements import arm_times, by_epoch, seconds_per_epoch
 from d2lpar.records.rule import NOTHING, Summary, compare, summarize
 
 COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's name
@@ -59,8 +59,7 @@ def as_csv(runs: Sequence[Run]) -> str:
                 verdict = "faster" if told.ratio > 1 else "slower"
         turns = tuple(seconds.turns.values())
         values = turns if len(turns) > 1 else seconds.samples
-        by_epoch = accuracy_by_epoch(run) if run.lines_of(EpochRecord) else {}
-        ends = [*by_epoch.values()][-1] if by_epoch else []
+        ends = [*by_epoch(run).values()][-1] if run.lines_of(EpochRecord) else []
         per = "s/step" if run.lines_of(StepRecord) else "s/epoch" if run.epochs else "s"
         benchmark = isinstance(run.header, BenchmarkHeader)
         rows.append({

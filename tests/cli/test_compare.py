@@ -48,9 +48,9 @@ def test_final_accuracy_is_the_median_of_the_repeats_that_got_there():
     for k, accuracy in ((3, 0.9), (7, 0.7), (11, 0.6)):
         lines[k] = changed(lines[k], test_acc=accuracy)
     changed_run = replace(run, lines=tuple(lines))
-    assert measurements.final_accuracy(changed_run) == 0.7
+    assert measurements.at_the_end(changed_run) == 0.7
     assert "epoch 4     0.7000     0.8000" in compare(changed_run, run)
-    assert measurements.final_accuracy(replace(run, lines=tuple(lines[:-1]))) == 0.8
+    assert measurements.at_the_end(replace(run, lines=tuple(lines[:-1]))) == 0.8
 
 
 def test_different_data_is_compared_by_throughput_and_what_differs_is_listed():

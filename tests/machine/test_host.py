@@ -20,20 +20,17 @@ def test_a_variable_that_would_crash_mxnet_is_named(name, monkeypatch):
         host.check_environment()
 
 
-def test_contexts_share_the_cores_unless_the_user_says_otherwise(monkeypatch):
+def test_threads_are_the_users_or_else_nobodys(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(host, "set_by_us", set())
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda process: {0})
     assert host.usable_cores() == 1  # as in a container that was given one of many
-    monkeypatch.setattr(host, "usable_cores", lambda: 8)
-    assert [host.threads_per_context(n) for n in (1, 2, 3, 16)] == [8, 4, 2, 1]
     host.set_defaults({"OMP_NUM_THREADS": "1"})  # as before MXNet's import
     assert host.omp_threads() == 1 and host.user_threads() is None
-    assert host.threads_per_context(2) == 4
     monkeypatch.setattr(host, "set_by_us", set())
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     host.set_defaults({"OMP_NUM_THREADS": "1"})
-    assert [host.threads_per_context(n) for n in (1, 2, 16)] == [3, 3, 3]
+    assert host.user_threads() == 3
 
 
 def test_memory_limits_of_a_container_and_of_groups_around_it(tmp_path):

@@ -30,8 +30,8 @@ from d2lpar.machine import builds, host
 from d2lpar.machine.builds import mxnet_version
 from d2lpar.machine.gpus import cuda_devices
 from d2lpar.records import files
+from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
-from d2lpar.records.measurements import arm_times
 from d2lpar.runs.plan import KEEP_FREED_MEMORY
 from d2lpar.text import plain_table
 

@@ -18,8 +18,8 @@ from matplotlib.axes import Axes
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records import files, labels
+from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import ArmSample, BenchmarkHeader, Run, group
-from d2lpar.records.measurements import ArmTimes, arm_times
 
 LIBRARIES = {"d2l": "d2l", "torch": "PyTorch", "ddp": "PyTorch",
              "numpy": "NumPy", "scipy": "SciPy"}  # fmt: skip

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 import d2lpar
 from d2lpar import allreduce, autograd, chapter, devices, gluon, init_lenet, np
-from d2lpar.records.measurements import arm_times
+from d2lpar.records.arms import arm_times
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 

@@ -106,7 +106,8 @@ def _received(
         except (EOFError, OSError):  # it ended without a message
             status = child.wait()
             if status == -signal.SIGKILL:
-                raise DiedError("killed (signal 9)") from None
+                why = "killed (signal 9); if memory ran out, use a smaller batch"
+                raise DiedError(why) from None
             how = f"status {status}" if status >= 0 else signal.Signals(-status).name
             *_, last = output.read_text(errors="replace").strip().split("\n")
             last = last[:300] or "it printed nothing"

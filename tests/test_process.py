@@ -49,7 +49,7 @@ def test_answers_are_what_the_function_yields_or_returns(script):
         ("memory", RunError, "out of memory"),
         ("fails", DiedError, "KeyError: 'x'"),
         ("exits", DiedError, "status 3: said before"),
-        ("is_killed", DiedError, "signal 9"),
+        ("is_killed", DiedError, "signal 9.; .*smaller batch"),
     ],
 )
 def test_each_kind_of_end_is_one_line(script, function, error, words):

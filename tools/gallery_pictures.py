@@ -30,6 +30,7 @@ from d2lpar.least_squares.result import comparable, seconds_of
 from d2lpar.low_precision import figure as low_precision
 from d2lpar.low_precision.result import baseline, merged
 from d2lpar.records import files, labels
+from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import (
     ArmSample,
     BenchmarkHeader,
@@ -38,10 +39,7 @@ from d2lpar.records.kinds import (
     Run,
     group,
 )
-from d2lpar.records.measurements import (
-    arm_times,
-    references,
-)
+from d2lpar.records.measurements import references
 from d2lpar.records.rule import Comparison, compare, of_turns
 from d2lpar.scaling import figure as scaling
 from d2lpar.scaling.model import all_reduces, studies

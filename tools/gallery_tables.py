@@ -19,8 +19,9 @@ from PIL import Image
 
 from d2lpar import experiments
 from d2lpar.records import labels
+from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import EpochRecord, Run, group
-from d2lpar.records.measurements import arm_times, seconds_per_epoch
+from d2lpar.records.measurements import seconds_per_epoch
 from d2lpar.records.rule import Comparison, Summary, compare
 from d2lpar.scaling.model import studies
 from d2lpar.scaling.result import comparisons, name_of

@@ -30,8 +30,8 @@ from statistics import median
 
 from d2lpar.errors import RecordError
 from d2lpar.records import files, measurements
+from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import ArmSample, Run
-from d2lpar.records.measurements import arm_times, seconds_per_epoch
 
 VALUE = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?([a-z%]*)")
 LINK = re.compile(r'\[([^]]*)\](?:\(|: )(\S+\.(?:jsonl|txt))(?:\s+"([^"]*)")?')
@@ -95,7 +95,7 @@ def cell(path: Path, title: str) -> tuple[float, dict[str, float]]:
         runs, of = of_setting(path), {"": median, "least": min, "most": max}[which]
         if name == "accuracy":
             return of(list(map(measurements.at_the_end, runs))), RATIOS
-        return of([seconds_per_epoch(run).median for run in runs]), TIMES
+        return of([measurements.seconds_per_epoch(run).median for run in runs]), TIMES
     arm, _, other = title.partition(" / ")
     if other:
         return arm_seconds(path, arm) / arm_seconds(path, other), RATIOS

@@ -1,4 +1,4 @@
-"""What runs measured, read from their records: as numbers, table cells and phrases.
+"""What trainings measured: seconds, accuracy, a GAN's faces; as numbers and in words.
 
 Which of two is faster is decided elsewhere, by :mod:`d2lpar.records.rule`.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import NamedTuple
 
 from d2lpar.errors import RecordError
 from d2lpar.records import files, kinds, labels, rule
-from d2lpar.records.kinds import ArmSample, FrameRecord, Run, group, timed_epochs
+from d2lpar.records.kinds import FrameRecord, Run, group, timed_epochs
 from d2lpar.records.rule import Summary, in_turns
 
 REPEAT = "--repeats 4"  # turns
@@ -128,40 +127,3 @@ def check(run: Run) -> None:
     """Raise :class:`RecordError` for a run without epochs."""
     if not run.epochs:
         raise RecordError(f"{run.path}: holds no epochs; see d2lpar report")
-
-
-# Benchmarks
-
-
-class ArmTimes(NamedTuple):
-    """What one arm of a benchmark measured of one work, without the warm-ups."""
-
-    name: str
-    work: str
-    is_peer: bool
-    samples: list[ArmSample]
-    why_not: str  # why there are no samples
-    date: str  # of the record, whose arms took turns
-
-    @property
-    def seconds(self) -> list[float]:
-        return [sample.seconds for sample in self.samples]
-
-    @property
-    def summary(self) -> Summary:
-        """Return the summary of the seconds; a round, in new processes, is a turn."""
-        turns = group(self.samples, lambda x: (self.date, x.round), lambda x: x.seconds)
-        return in_turns(turns)
-
-
-def arm_times(run: Run) -> list[ArmTimes]:
-    """Return the arms of a benchmark's record, work by work, in the order they ran."""
-    arms = []
-    for work, same in group(run.lines, lambda line: line.work).items():
-        for name, lines in group(same, lambda line: line.arm).items():
-            samples = [x for x in lines if isinstance(x, ArmSample) and not x.warm_up]
-            absent = [x.why_not for x in lines if isinstance(x, kinds.ArmAbsent)]
-            why_not = "" if samples else [*absent, "only warmed up"][0]
-            is_peer, date = name in run.header.peers, run.header.date
-            arms.append(ArmTimes(name, work, is_peer, samples, why_not, date))
-    return arms

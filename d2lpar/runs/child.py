@@ -122,9 +122,8 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
         settings["seeds"] = list(job.seeds)
     if job.environment:
         settings["environment"] = dict(job.environment)
-    facts, build = {}, {}
-    if job.experiment.header_facts:
-        facts = experiments.load(job.experiment.header_facts)(kind)
+    facts_of, build = job.experiment.header_facts, {}
+    facts = experiments.load(facts_of)(kind) if facts_of else {}
     if kind == "gpu":
         from d2lpar._mxnet import mx
 

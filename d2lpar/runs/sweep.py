@@ -56,8 +56,7 @@ class GrowingRecord:
         """Rename the complete record to its final name, and return it."""
         if kept := kept_if_longer(self.final, len(self.lines)):
             log.warning("%s was longer, and is kept as %s", self.final, kept.name)
-        with naming(self.final):
-            os.replace(self.path, self.final)
+        os.replace(self.path, self.final)
         header, *lines = self.lines
         return Run(header, tuple(lines), self.final)
 
@@ -143,14 +142,8 @@ def run_job(job: Job) -> Iterator[Header | Line]:
             in_turn=bool(job.turns),
         )
     except DiedError as error:
-        why = str(error)
-        if "signal 9" in why:
-            why = (
-                f"was {why}, by the system if memory ran out; run it again, or with a "
-                "smaller batch"
-            )
         measured = plural(len(job.devices), "device")
-        raise DiedError(f"the process that measured {measured} {why}") from None
+        raise DiedError(f"the process that measured {measured}: {error}") from None
     except RunError as error:
         from d2lpar.datasets import fashion
         from d2lpar.memory import out_of_memory

@@ -10,6 +10,7 @@ from statistics import median
 
 from d2lpar.errors import RecordError
 from d2lpar.records import files
+from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import (
     BenchmarkHeader,
     EpochRecord,
@@ -18,8 +19,8 @@ from d2lpar.records.kinds import (
     StepRecord,
     TimingRecord,
 )
-from d2lpar.records.measurements import arm_times, by_epoch, seconds_per_epoch
-from d2lpar.records.rule import NOTHING, Summary, compare, summarize
+from d2lpar.records.measurements import by_epoch, seconds_per_epoch
+from d2lpar.records.rule import Summary, compare, summarize
 
 COUNT = re.compile(r"\d+ (GPU|context|worker)s?")  # of devices, in an arm's name
 
@@ -96,8 +97,7 @@ def timed_works(run: Run) -> Iterator[tuple[str, int, Summary]]:
             counts = [word for word in words if COUNT.fullmatch(word)]
             row = ", ".join(word for word in words if word not in counts)
             n = int(counts[0].split()[0]) if counts else 1
-            summary = arm.summary if arm.samples else NOTHING
-            yield row or run.header.benchmark, n, summary
+            yield row or run.header.benchmark, n, arm.summary
     elif run.lines_of(StepRecord):
         from d2lpar.scaling.model import studies
         from d2lpar.scaling.result import name_of

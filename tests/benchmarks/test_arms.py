@@ -9,8 +9,8 @@ from support.drawn import medians, words
 from support.factories import benchmark_header
 
 from d2lpar.records import files
+from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
-from d2lpar.records.measurements import arm_times
 
 
 def program(name, text):

@@ -9,8 +9,8 @@ from support import simulated_rule
 from support.factories import training
 from support.simulated_rule import told
 
-from d2lpar.records import files
-from d2lpar.records.measurements import arm_times, seconds_per_epoch
+from d2lpar.records import arms, files
+from d2lpar.records.measurements import seconds_per_epoch
 from d2lpar.records.rule import (
     NOTHING,
     compare,
@@ -132,7 +132,7 @@ def test_records_took_turns_if_one_sweep_made_them(tmp_path):
 def test_arms_of_one_benchmark_took_turns():
     """Of the committed records of four rounds, and of no two records."""
     (one, *_), (other, *_) = (
-        arm_times(files.read(FIGURES / "benchmarks" / f"{name}.jsonl"))
+        arms.arm_times(files.read(FIGURES / "benchmarks" / f"{name}.jsonl"))
         for name in ("kernels", "same_bits_times")
     )
     assert compare(one.summary, one.summary).turns == 4

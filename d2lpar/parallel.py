@@ -195,11 +195,17 @@ def allreduce_in_tree(device_params: Sequence[Sequence[np.ndarray]]) -> None:
     is a `reduce` of `train_batch` whose bits do not depend on the number of devices.
     """
     for replicas in zip(*map(distinct, device_params)):
-        rest = grads = [p.grad for p in replicas]
-        while len(rest) > 1:
-            half = (len(rest) + 1) // 2
-            for total, other in zip(rest, rest[half:]):
-                total += other.as_in_ctx(total.ctx)
-            rest = rest[:half]
-        for other in grads[1:]:
-            grads[0].copyto(other)
+        sum_in_tree([p.grad for p in replicas])
+
+
+def sum_in_tree(data: Sequence[np.ndarray]) -> None:
+    """Replace the arrays by their sum, in place: 2 log2(N) rounds of N arrays."""
+    rest, rounds = data, []
+    while len(rest) > 1:
+        half = (len(rest) + 1) // 2
+        rounds.append([*zip(rest, rest[half:])])
+        for total, other in rounds[-1]:
+            total += other.as_in_ctx(total.ctx)
+        rest = rest[:half]
+    for total, other in (pair for pairs in reversed(rounds) for pair in pairs):
+        total.copyto(other)

@@ -1,4 +1,4 @@
-"""The same all-reduce in several ways; each leaves the sum in all ``data[k]``."""
+"""The same all-reduce in several ways, of one array per device, in place."""
 
 from __future__ import annotations
 
@@ -9,79 +9,53 @@ import numpy
 
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.padding import lenet_shapes
-from d2lpar.parallel import allreduce, shares
+from d2lpar.parallel import allreduce, shares, sum_in_tree
 from d2lpar.records.kinds import AllReduceRecord
 from d2lpar.timing import TimingError
 
-DeviceArrays = Sequence[Sequence[np.ndarray]]
-AllReduce = Callable[[DeviceArrays], None]
+AllReduce = Callable[[Sequence[np.ndarray]], None]
 
 
-def book(data: DeviceArrays) -> None:
-    """Sum everything on the first device, device by device, and copy the sum back."""
-    for arrays in zip(*data):
-        allreduce(arrays)
-
-
-def tree(data: DeviceArrays) -> None:
-    """Sum pairs, then pairs of pairs, and copy the sum down: 2 log2(N) rounds."""
-    n, rounds, step = len(data), [], 1
-    while step < n:
-        rounds.append([(i, i + step) for i in range(0, n - step, 2 * step)])
-        step *= 2
-    for arrays in zip(*data):
-        for pairs in rounds:
-            for i, j in pairs:
-                total = arrays[i]
-                total += arrays[j].copyto(total.ctx)  # in place
-        for pairs in reversed(rounds):
-            for i, j in pairs:
-                arrays[i].copyto(arrays[j])
-
-
-def ring(data: DeviceArrays) -> None:
-    """Sum the k-th of N parts of each array around a ring that ends on device k.
+def ring(data: Sequence[np.ndarray]) -> None:
+    """Sum the k-th of N parts around a ring that ends on device k.
 
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009). The parts are
     copies: in MXNet views of one array wait for each other.
     """
-    n = len(data)
-    for arrays in zip(*data):
-        rows = arrays[0].shape[0]
-        cuts = list(shares(rows, min(n, rows)))  # fewer rows than devices: fewer parts
-        parts = [[a[cut].copy() for a in arrays] for cut in cuts]
-        for hop in range(n - 1):  # part k is summed from device k + 1 on, up to k
-            for k, part in enumerate(parts):
-                sender, receiver = (k + 1 + hop) % n, (k + 2 + hop) % n
-                total = part[receiver]
-                total += part[sender].copyto(total.ctx)
-        for hop in range(n - 1):
-            for k, part in enumerate(parts):
-                part[(k + hop) % n].copyto(part[(k + 1 + hop) % n])
-        for cut, part in zip(cuts, parts):
-            for array, total in zip(arrays, part):
-                array[cut] = total
+    n, rows = len(data), data[0].shape[0]
+    cuts = list(shares(rows, min(n, rows)))  # fewer rows than devices: fewer parts
+    parts = [[array[cut].copy() for array in data] for cut in cuts]
+    for hop in range(n - 1):  # part k is summed from device k + 1 on, up to k
+        for k, part in enumerate(parts):
+            sender, receiver = (k + 1 + hop) % n, (k + 2 + hop) % n
+            total = part[receiver]
+            total += part[sender].copyto(total.ctx)
+    for hop in range(n - 1):
+        for k, part in enumerate(parts):
+            part[(k + hop) % n].copyto(part[(k + 1 + hop) % n])
+    for cut, part in zip(cuts, parts):
+        for array, total in zip(data, part):
+            array[cut] = total
 
 
 def kvstore(name: str) -> AllReduce:
-    """Return an all-reduce by MXNet's kvstore."""
+    """Return an all-reduce by MXNet's kvstore, which knows an array by its key."""
     store = mx.kv.create(name)
-    initialised: set[int] = set()
+    keys: dict[int, int] = {}
 
-    def all_reduce(data: DeviceArrays) -> None:
-        for key, arrays in enumerate(zip(*data)):
-            if key not in initialised:
-                store.init(key, arrays[0])
-                initialised.add(key)
-            store.pushpull(key, list(arrays), out=list(arrays), priority=-key)
+    def all_reduce(data: Sequence[np.ndarray]) -> None:
+        if (first := id(data[0])) not in keys:
+            keys[first] = len(keys)
+            store.init(keys[first], data[0])
+        store.pushpull(keys[first], data, out=data, priority=-keys[first])
 
     return all_reduce
 
 
-# What makes each variant.
+# What makes each variant: "book" sums on the first device, one by one.
 VARIANTS: dict[str, Callable[[], AllReduce]] = {
-    "book": lambda: book,
-    "tree": lambda: tree,
+    "book": lambda: allreduce,
+    "tree": lambda: sum_in_tree,
     "ring": lambda: ring,
     "kvstore local": lambda: kvstore("local"),
     "kvstore device": lambda: kvstore("device"),
@@ -102,8 +76,8 @@ def time_all(
     for shapes in (*([(size // 4,)] for size in sizes), flat, gradients):
         of_gradients = shapes in (flat, gradients)
         rng = numpy.random.default_rng(0)
-        host = [[rng.random(s, dtype="float32") for s in shapes] for _ in devices]
-        data = [[np.zeros(s, ctx=d) for s in shapes] for d in devices]
+        host = [rng.random((len(devices), *s), dtype="float32") for s in shapes]
+        data = [[np.zeros(s, ctx=d) for d in devices] for s in shapes]
         for name, make in VARIANTS.items():
             all_reduce, seconds = make(), []
             for _ in range(2 + 7):  # two warm up
@@ -112,18 +86,18 @@ def time_all(
                         array[:] = value
                 npx.waitall()
                 begin = time.perf_counter()
-                all_reduce(data)
+                for arrays in data:
+                    all_reduce(arrays)
                 npx.waitall()
                 seconds.append(time.perf_counter() - begin)
-                for of_devices, values in zip(zip(*data), zip(*host)):
-                    found = [array.asnumpy() for array in of_devices]
-                    if not numpy.allclose(found, sum(values), 1e-5):
-                        what = f"all-reduce ({name}) has not summed"
-                        raise TimingError(f"{what} {values[0].shape}")
+                for arrays, values in zip(data, host):
+                    found = [array.asnumpy() for array in arrays]
+                    if not numpy.allclose(found, values.sum(axis=0), 1e-5):
+                        raise TimingError(f"all-reduce ({name}) has not summed")
             yield AllReduceRecord(
                 variant=name,
                 num_arrays=len(shapes),
-                num_bytes=sum(array.nbytes for array in host[0]),
+                num_bytes=sum(arrays[0].nbytes for arrays in host),
                 seconds=seconds[2:],
                 num_devices=len(devices),
                 in_steps=of_gradients and in_steps == (name, len(shapes)),

@@ -18,7 +18,6 @@ from d2lpar.scaling.result import comparisons, name_of
 from d2lpar.text import number, plural
 
 BRACKET = "medians and quartiles; band: the bracket of several devices"
-LIBRARIES = {"ddp": "PyTorch", "d2l": "d2l"}  # by a study's name; others are ours
 PARTS = {  # of a step; an update and its all-reduce are measured as one difference
     "split and copy": (("split and copy",), {"color": "0.8"}),
     "forward": (("forward",), {"color": page.OTHERS[0]}),
@@ -76,8 +75,8 @@ def speedup(
             if not gains:
                 continue
             color = page.COUNTS[(s + k) % len(page.COUNTS)]
-            if library := LIBRARIES.get(study.name):
-                color = page.LIBRARIES[library]
+            if study.name == "ddp":
+                color = page.LIBRARIES["PyTorch"]
             marker, ls = page.MARKERS[s + k - 1], page.LINES[s + k - 1]
             verdicts(axes, gains, color=color, marker=marker, ls=ls)
             name = names[s] if names else f"{name_of(study)}, {n} devices"

@@ -11,7 +11,7 @@ from d2lpar.records.rule import FEWEST, MARKS, Comparison, compare_all
 from d2lpar.scaling.model import Study, all_reduces, studies
 from d2lpar.text import as_ratio, number, plural
 
-NAMES = {"concise": "in Gluon", "ddp": "PyTorch DDP", "d2l": "the book's loop (d2l)"}
+NAMES = {"concise": "in Gluon", "ddp": "PyTorch DDP"}
 
 
 def name_of(study: Study) -> str:
@@ -100,8 +100,8 @@ def _pays(devices: str, found: Mapping[int, Comparison]) -> str:
     others = [f"{says} at {_images(at)}" for says, at in sorted(batches.items())[::-1]]
     if not pay:
         return f"{devices}: {'; '.join(others)}"
-    is_last = pay == sorted(found)[-len(pay) :]
-    at = f"from {min(pay):,} images on" if is_last else f"at {_images(pay)}"
+    on = pays_from(found) == min(pay)
+    at = f"from {min(pay):,} images on" if on else f"at {_images(pay)}"
     ends = f"({as_ratio(c.low)} to {as_ratio(c.high)})"
     return "; ".join([f"{devices} pay {at}, {most} {ends}", *others])
 

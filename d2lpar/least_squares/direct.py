@@ -124,12 +124,12 @@ def r_factor(shards: RowShards) -> mx.nd.NDArray:
     rows = max(PART_NUMBERS // width, width)
     triangles = []
     for A, b in shards:
-        triangle = None
+        above: list[mx.nd.NDArray] = []  # the R factor of the rows before
         for start in range(0, A.shape[0], rows):
             A_rows, b_rows = A[start : start + rows], b[start : start + rows]
-            part = [mx.nd.concat(A_rows, b_rows, dim=1)]
-            triangle = _triangle(part if triangle is None else [triangle, *part], width)
-        triangles.append(triangle)
+            part = mx.nd.concat(A_rows, b_rows, dim=1)
+            above = [_triangle([*above, part], width)]
+        triangles += above
     first = shards.devices[0]
     stacked = [triangle.as_in_context(first) for triangle in reversed(triangles)]
     try:

@@ -10,7 +10,6 @@ from itertools import accumulate
 
 import numpy
 
-from d2lpar.epochs import check_whole
 from d2lpar.least_squares.rows import Answer, RowShards, matmul
 
 log = logging.getLogger("d2lpar")
@@ -23,20 +22,16 @@ def cgls(
     shards: RowShards,
     *,
     tol: float = 1e-10,
-    max_iterations: int | None = None,
     x0: numpy.ndarray | None = None,
 ) -> Iterator[Answer]:
     """Solve by conjugate gradients: all-reduces of 1 and n + 1 numbers per iteration.
 
     Starts at `x0` (None is 0), and stops when ||A^T r|| of r = b - A x is `tol` times
     ||A|| ||r||, when r is `tol` of what it is computed from, or, with a warning, after
-    `max_iterations` (None is 20 n). From 0, x is the minimum-norm solution if A is
-    rank-deficient.
+    20 n iterations. From 0, x is the minimum-norm solution if A is rank-deficient.
     """
     if not isinstance(tol, numbers.Real) or not 0 < float(tol) < 1:
         raise ValueError(f"tol {tol!r}: write a number between 0 and 1")
-    limit = 20 * shards.n if max_iterations is None else max_iterations
-    check_whole("max_iterations", limit)
     x = numpy.zeros(shards.n) if x0 is None else shards.vector("x0", x0)
     xs = shards.copies(x)  # on each device
     rs = [b - matmul(A, xs[A.context]) for A, b in shards]
@@ -45,7 +40,7 @@ def cgls(
     norm_of_r, s = shards.products(rs)  # s is A^T r, from here to the end
     shards.check_finite(norm_of_A, norm_of_r, s)
     tol = max(float(tol), 10 * shards.eps)  # a smaller one cannot be computed
-    p, gamma, iteration = s, s @ s, 0
+    p, gamma, iteration, limit = s, s @ s, 0, 20 * shards.n
     while True:
         reached = norm_of_A * numpy.linalg.norm(x) + shards.norm_of_b
         if gamma**0.5 <= tol * norm_of_A * norm_of_r or norm_of_r <= tol * reached:

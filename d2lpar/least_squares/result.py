@@ -85,12 +85,13 @@ def in_order(runs: Sequence[Run]) -> list[Run]:
 
 def reached(runs: Sequence[Run]) -> dict[str, bool]:
     """Return by method whether all its runs end within 1 % of the least residual."""
-    there: dict[str, bool] = {}
     most = FLOOR * least_of(runs)
-    for run in runs:
-        end = median(points[-1].residual_norm for points in repeats(run))
-        there[run.header.variant] = there.get(run.header.variant, True) and end <= most
-    return there
+    arrives = group(
+        runs,
+        lambda run: run.header.variant,
+        lambda run: median(ends[-1].residual_norm for ends in repeats(run)) <= most,
+    )
+    return {method: all(of_runs) for method, of_runs in arrives.items()}
 
 
 def repeats(run: Run) -> list[list[PointRecord]]:

@@ -41,13 +41,14 @@ def ring(data: Sequence[np.ndarray]) -> None:
 def kvstore(name: str) -> AllReduce:
     """Return an all-reduce by MXNet's kvstore, which knows an array by its key."""
     store = mx.kv.create(name)
-    keys: dict[int, int] = {}
+    firsts: list[np.ndarray] = []  # of each key; kept, so that none is another's
 
     def all_reduce(data: Sequence[np.ndarray]) -> None:
-        if (first := id(data[0])) not in keys:
-            keys[first] = len(keys)
-            store.init(keys[first], data[0])
-        store.pushpull(keys[first], data, out=data, priority=-keys[first])
+        key = next((k for k, a in enumerate(firsts) if a is data[0]), len(firsts))
+        if key == len(firsts):
+            store.init(key, data[0])
+            firsts.append(data[0])
+        store.pushpull(key, data, out=data, priority=-key)
 
     return all_reduce
 

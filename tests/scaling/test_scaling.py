@@ -134,19 +134,14 @@ def test_timed_batches_are_full(make):
 @pytest.mark.parametrize("n", (3, 8))
 @pytest.mark.parametrize("name", allreduce.VARIANTS)
 def test_every_variant_sums(name, n):
-    rng = numpy.random.default_rng(0)
-    shapes = [(20, 3), (1,), (7,), (2, 2, 2)]  # some with fewer rows than devices
-    host = [
-        [rng.integers(0, 99, s).astype("float32") for s in shapes] for _ in range(n)
-    ]
-    data = [[np.array(a, ctx=mx.cpu(k)) for a in host[k]] for k in range(n)]
-    all_reduce = allreduce.VARIANTS[name]()
-    for arrays in map(list, zip(*data)):
-        all_reduce(arrays)
-    for position, total in enumerate(map(sum, zip(*host))):
-        for k in range(n):
-            assert data[k][position].ctx == mx.cpu(k)
-            assert (data[k][position].asnumpy() == total).all()
+    rng, all_reduce = numpy.random.default_rng(0), allreduce.VARIANTS[name]()
+    for shape in ((20, 3), (1,), (7,), (2, 2, 2)):  # fewer rows than devices, too
+        host = rng.integers(0, 99, (n, *shape)).astype("float32")
+        data = [np.array(values, ctx=mx.cpu(k)) for k, values in enumerate(host)]
+        all_reduce(data)
+        for k, total in enumerate(data):
+            assert total.ctx == mx.cpu(k)
+            assert (total.asnumpy() == host.sum(axis=0)).all()
 
 
 def study(n, **settings):

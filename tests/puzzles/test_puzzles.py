@@ -99,30 +99,17 @@ def ring(rank, n, array, exchange):
     def say(kind, data):
         channel.sendall(struct.pack("<qq", kind, len(data)) + data)
 """
-PATCHES = """
-import os, sys
-for module in [*sys.modules.values()]:
-    for name in ("judged", "compare", "check", "still_right"):
-        if hasattr(module, name):
-            setattr(module, name, lambda *args: "")
-"""
 ROUNDS = """
     for turn in range(2 * (n - 1)):
         exchange(numpy.zeros(-(-len(array) // n)), (rank + 1) % n)
 """
 CHEATS = {
-    "patches": (PATCHES + "def ring(*args): pass", "device 0 has"),
     "ends after 'right'": (
         "import os\ndef ring(*args):\n    os.write(1, b'ring: right'); os._exit(0)",
         "its process has ended",
     ),
     "exits": ("def ring(*args):\n    raise SystemExit(0)", "SystemExit: 0"),
-    "a base exception": (
-        "def ring(*args):\n    class E(BaseException): pass\n    raise E",
-        "its process has ended",
-    ),
     "nothing sent": ("def ring(*args): pass", "device 0 has"),
-    "zeros sent": ("import numpy\ndef ring(rank, n, array, exchange):" + ROUNDS, "has"),
     "nan": ("def ring(rank, n, array, exchange):\n    array *= float('nan')", "nan"),
     "a pickle": (
         RAW + """

@@ -55,26 +55,6 @@ STEP = "def train_batch(rank, n, X, y, params, lr, gradient, exchange):\n"
 NORM = "def batch_norm(rank, n, X, exchange):\n"
 REDUCE = "def allreduce(rank, n, array, exchange):\n"
 UNUSUAL = {  # of exercises, in place of or behind the solution
-    "rows in a loop": ("train_batch", STEP + """
-    grads = [0 * p for p in params]
-    for k in range(len(X)):
-        for g, of_row in zip(grads, gradient(X[k : k + 1], y[k : k + 1], params)):
-            g += of_row
-    count = numpy.array([len(X)])
-    allreduce(rank, n, count, exchange)
-    for p, g in zip(params, grads):
-        allreduce(rank, n, g, exchange)
-        p -= lr * g / count[0]
-"""),
-    "updates by device 0 only": ("train_batch", STEP + """
-    for p, g in zip(params, gradient(X, y, params)):
-        both = numpy.append(g.ravel(), len(X))
-        allreduce(rank, n, both, exchange)
-        p -= lr * both[:-1].reshape(p.shape) / both[-1]
-        if rank:
-            p.fill(0)
-        allreduce(rank, n, p, exchange)
-"""),
     "lists": ("batch_norm split_batch", """
 def split_batch(rank, n, X, y):
     rows = [*range(len(X))]

@@ -45,15 +45,6 @@ builds.installed_builds = lambda: {"mxnet": "1.9.1"}
 """
 
 
-PRINT_REFUSAL = """
-from d2lpar.errors import MXNetMissingError
-try:
-    from d2lpar import get_params
-except MXNetMissingError as error:
-    print(error)
-"""
-
-
 @pytest.fixture
 def python(tmp_path):
     """Run code in a new process, where `modules` (name: text) go before installed ones.
@@ -123,15 +114,18 @@ def test_short_names_are_those_of_the_rooms():
     assert d2lpar.lenet_concise.train is d2lpar.lenet.concise.train
 
 
-GPU_BUILD = """
+def test_a_library_that_a_gpu_build_lacks_is_named_before_mxnet_is_imported(python):
+    code = """
 from d2lpar.machine import builds
+from d2lpar.errors import MXNetMissingError
 builds.installed_builds = lambda: {"mxnet-cu112": "1.9.1"}
 builds.GPU_LIBRARIES = ("libabsent.so.9",)
+try:
+    from d2lpar import get_params
+except MXNetMissingError as error:
+    print(error)
 """
-
-
-def test_a_library_that_a_gpu_build_lacks_is_named_before_mxnet_is_imported(python):
-    (line,) = python(GPU_BUILD + PRINT_REFUSAL).stdout.splitlines()
+    (line,) = python(code).stdout.splitlines()
     assert "mxnet-cu112" in line and install_command("cpu") in line
     assert f"without libabsent.so.9: {install_command('cu112')} (" in line
 

@@ -34,20 +34,6 @@ ALSO = {
 from d2lpar.gan import measures
 measures.CHANNELS = (3, 8, 16, 32)
 """,
-    # Precisions are measured in the kernel, not in a process each.
-    "low_precision": """
-from d2lpar import mx, process
-from d2lpar.errors import RunError
-from d2lpar.low_precision.measure import infer
-
-def in_the_kernel(function, job):
-    try:
-        return infer(**job)
-    except mx.MXNetError as error:
-        raise RunError(str(error).splitlines()[0])
-
-process.answer = in_the_kernel
-""",
 }
 NEED_BOTH_COUNTS = ("timing", "scaling")  # they compare one device with two
 ROUNDING = r"(0\.0e\+00|\d\.\de-(0[6-9]|1\d))"  # of a step, or of ten

@@ -33,23 +33,15 @@ def test_each_check_is_one_line_and_a_failure_is_exit_code_1(capsys, monkeypatch
     assert "cannot run" in last
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("raise OSError('libgomp.so.1: cannot open')", "apt-get install libgomp1"),
-        ("import time; time.sleep(60)", "within 1 seconds"),
-    ],
-)
-def test_an_mxnet_that_is_broken(code, message, monkeypatch, tmp_path):
+def test_an_mxnet_that_is_broken(monkeypatch, tmp_path):
     """Its process finds this file before the installed one."""
+    code = "raise OSError('libgomp.so.1: cannot open')"
     (tmp_path / "mxnet.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)  # a process gets its parent's path
-    if "sleep" in code:
-        monkeypatch.setattr(doctor, "SECONDS", 1)
     check = doctor.check_training()
     assert check.status == "fail" and "\n" not in check.message
-    assert message in check.message
+    assert "apt-get install libgomp1" in check.message
 
 
 def test_a_wrong_gradient_is_named(monkeypatch):

@@ -25,7 +25,7 @@ from d2lpar.errors import RecordError
 from d2lpar.experiments import result
 from d2lpar.lenet import figure as lenet_figure
 from d2lpar.records import files, labels
-from d2lpar.records.kinds import FrameRecord, Header, PrecisionRecord, Run, group
+from d2lpar.records.kinds import FrameRecord, Header, Run, group
 from d2lpar.records.result import Table
 from d2lpar.runs import report
 
@@ -96,21 +96,6 @@ def test_a_warm_up_is_never_a_measurement(second):
     shown = words(lenet_figure.pictures(runs)["seconds"])
     assert "not measured: one epoch, not timed" in shown
     assert not any("\u00d7" in text for text in shown)
-
-
-def test_a_precision_is_compared_by_the_same_rule():
-    rows = [
-        PrecisionRecord(
-            precision=name, weights="trained", per_device_batch_size=8, test_acc=0.8,
-            agreement=1.0, images_per_sec=speed, images_per_sec_q1=0.9 * speed,
-            images_per_sec_q3=1.1 * speed, n=5, weight_bytes=8, repeat=repeat,
-        )
-        for repeat in range(4)
-        for name, speed in (("float32", 100.0), ("bfloat16", 200.0 + repeat))
-    ]  # fmt: skip
-    found = result([Run(header(chapter="low_precision"), tuple(rows))])
-    assert "2.0 times as fast" in found.sentences[0]
-    assert [row[6] for row in found.table.rows] == ["1", "2.01"]
 
 
 def test_a_solver_names_the_methods_that_reach_the_least_residual():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from functools import cache
@@ -145,13 +144,6 @@ def test_every_flag_that_a_page_names_exists(page):
 
 
 # Snippets
-
-
-@pytest.fixture(autouse=True)
-def as_users_run_it(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
 
 
 def test_the_readmes_program_learns_and_is_the_notebooks():

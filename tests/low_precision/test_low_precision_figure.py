@@ -61,6 +61,17 @@ def test_repeats_become_one_row():
     assert not refused.supported and baseline([refused]) is None
 
 
+def test_a_precision_is_compared_by_the_rule_of_all():
+    rows = [
+        msgspec.structs.replace(measured(name, speed=speed), repeat=repeat)
+        for repeat in range(4)
+        for name, speed in (("float32", 100.0), ("bfloat16", 200.0 + repeat))
+    ]
+    found = result([run_of(rows)])
+    assert "2.0 times as fast" in found.sentences[0]
+    assert [row[6] for row in found.table.rows] == ["1", "2.01"]
+
+
 def test_points_lost_stand_against_the_speed_over_float32():
     drawn = figure.pictures([run_of(ROWS)])["cpu1-precision"]
     (axes,) = drawn.axes

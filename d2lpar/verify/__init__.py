@@ -116,7 +116,7 @@ def judge(
     even = even or bool(getattr(first.module, "EVEN", False))
     wrong: dict[str, str] = {}  # the mistake of each check that is wrong
     remarks: dict[str, Check] = {}
-    tried = calls(N, first.even_batch)
+    tried = calls(N, len(first.rows))
     for what, (rows, words) in tried.items():
         if remark := check_one_device(first, what, rows, words):
             remarks[what] = remark
@@ -176,7 +176,7 @@ def check_one_device(bench: Bench, what: str, rows, words: dict) -> Check | None
 
     A check that is skipped is not judged, unless several devices differ in it.
     """
-    ref = bench.recall(range(bench.even_batch))
+    ref = bench.alone(bench.rows)
     cut = ref / 4 / bench.N
     known: dict[str, dict[str, Any]] = {
         "the batch twice": {
@@ -186,13 +186,13 @@ def check_one_device(bench: Bench, what: str, rows, words: dict) -> Check | None
         },
         "clipping": {
             "": cut,
-            "clipped sum": cut / bench.even_batch,
+            "clipped sum": cut / len(bench.rows),
             "not clipped": ref if bench.form != "other" else numpy.nan * ref,
         },
     }
     with suppress(RunError):  # a step need not take every call
         if what == "two steps":
-            second = bench.alone(range(bench.even_batch), bench.start + ref)
+            second = bench.alone(bench.rows, bench.start + ref)
             known[what] = {"": ref + second, "old gradient": 2 * ref + second}
         if what in known:
             one, tol = bench.alone(rows, **words), bench.tolerance
@@ -245,6 +245,8 @@ def check_call(bench: Bench, what: str, rows, words: dict, wrong: dict) -> Check
     else:
         mistake, line = explain(bench, len(rows), words, wrong.values())
         mistake = mistake or next(filter(None, wrong.values()), "")
+        if apart and mistake in ("", "factor"):
+            mistake, line = "apart", SENTENCES["apart"]
     before += [check for check, name in wrong.items() if name == mistake]
     line = f'as in "{before[0]}"' if before else line
     verdict = "unjudged" if mistake in OPEN else "wrong"

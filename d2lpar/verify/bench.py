@@ -28,11 +28,11 @@ class Bench:
         self.N, self.timeout = num_devices, timeout
         is_name = isinstance(step, str)
         self.module = self.call(importlib.import_module, step) if is_name else step
-        self.even_batch = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
+        self.rows = range(max(2, batch_size // (2 * num_devices)) * 2 * num_devices)
         # n / N is not N here, so that each mistake has a factor of its own.
         self.small_batch = num_devices * (3 if num_devices == 2 else 2)
         self.other = self  # a bench with another batch
-        self.recalled: dict[tuple, numpy.ndarray] = {}
+        self.steps_of_one: dict[tuple, numpy.ndarray] = {}
         self.is_stateless = True  # two steps are two calls: no momentum
         self.eps = 2.0**-52  # of the type in which parameters are stored
         self.form = "mean"  # of the rows' gradients, or "sum", "weighted", "other"
@@ -56,7 +56,7 @@ class Bench:
 
     def begin(self, seed: int) -> numpy.ndarray:
         """Draw the batch, add a row of zeros, and return the parameters as a vector."""
-        n = self.even_batch + 1
+        n = len(self.rows) + 1
         if lacks := self.lacks("init", ()) or self.lacks("batch", ()):
             raise ValueError(f"{lacks} (docs/verify.md)")
         self.params = [numpy.asarray(p) for p in self.module.init(seed)]
@@ -111,15 +111,12 @@ class Bench:
         return self.call(update)
 
     def alone(self, rows, start=None, accumulate=None, **words) -> numpy.ndarray:
-        """Return the update of one device. Raises RunError, also for nan."""
-        return self.several(rows, start, N=1, **words)
-
-    def recall(self, rows, start=None) -> numpy.ndarray:
-        """Return the update of one device, computed once. Raises RunError."""
-        key = (*rows, b"" if start is None else start.tobytes())
-        if key not in self.recalled:
-            self.recalled[key] = self.alone(rows, start)
-        return self.recalled[key]
+        """Return the update of one device, computed once. Raises RunError for nan."""
+        at = b"" if start is None else start.tobytes()
+        key = (*rows, at, *words.items())
+        if key not in self.steps_of_one:
+            self.steps_of_one[key] = self.several(rows, start, N=1, **words)
+        return self.steps_of_one[key]
 
     def both(self, rows, **words) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Return the update of several devices, and what it should be."""
@@ -141,7 +138,7 @@ class Bench:
         for part in self.parts:
             if ref[part].any():
                 # Gradients are in float32 at least, or the noise says so.
-                off = self.even_batch * min(self.eps, 2.0**-23)
+                off = len(self.rows) * min(self.eps, 2.0**-23)
                 off += 4 * self.noise[part].max()
                 tol[part] = 10 * self.spread[part].max() + off * abs(ref[part]).max()
                 tol[part] += self.eps * abs((self.start + ref)[part]).max()
@@ -158,7 +155,7 @@ class Bench:
         16 bits make steps: a smooth function's second difference is far below its
         first one. The kinks of a ReLU are too rare for it.
         """
-        rows = range(self.even_batch)
+        rows = self.rows
         for seed in range(3):
             random = numpy.random.default_rng(seed)
             far = random.choice([-(2.0**-14), 2.0**-14], self.start.size)
@@ -176,7 +173,7 @@ class Bench:
 
         Sets its spread, and the form in which the rows of a batch make its step.
         """
-        rows: Any = range(self.even_batch)
+        rows: Any = self.rows
         ref = self.alone(rows)
         size = float(norm(ref))
         self.clip_norm = size / LR / (4 * self.N)  # below each shard's norm
@@ -188,7 +185,7 @@ class Bench:
             if (mantissas * 2.0**bits % 1 == 0).mean() > 0.5:
                 self.eps = 2.0 ** (1 - bits)
         orders = [numpy.random.default_rng(k).permutation(rows) for k in range(3)]
-        far = [abs(self.alone(order) - ref) for order in (rows, *orders)]
+        far = [abs(self.several(order, N=1) - ref) for order in (rows, *orders)]
         self.spread = numpy.max(far, axis=0)
         if norm(self.spread) > 0.01 * size:
             worst = numpy.argmax([norm(self.spread[part]) for part in self.parts])
@@ -198,12 +195,12 @@ class Bench:
         same = True
         for half in (rows[::2], rows[: len(rows) // 2], rows[len(rows) // 4 :]):
             with suppress(RunError):  # a step need not take every batch
-                a, b = self.recall(half), self.recall([*{*rows} - {*half}])
+                a, b = self.alone(half), self.alone([*{*rows} - {*half}])
                 same = same and not (a - ref).any() and not (b - ref).any()
                 share = len(half) / len(rows)
                 rests["mean"].append(share * a + (1 - share) * b - ref)
                 rests["sum"].append(a + b - ref)
-                share = fitted(ref, a, b)
+                share = numpy.clip(fitted(ref, a, b), 0, 1)
                 rests["weighted"].append(share * a + (1 - share) * b - ref)
         if not rests["mean"]:
             return None  # it takes no parts of a batch
@@ -229,7 +226,7 @@ class Bench:
             self.form = "other" if sizes["mean"] > 0.01 * size else "mean"
         for _ in range(3):
             with suppress(RunError):  # Adam's step is longer than the gradient
-                if not self.differing(self.alone(rows, clip_norm=0), ref):
+                if not self.differing(self.several(rows, N=1, clip_norm=0), ref):
                     self.clip_norm /= 10
         tol = norm(self.tolerance(ref))
         if max(self.eps, self.noise.max()) > 2.0**-20 and tol > 0.3 * size:
@@ -237,7 +234,7 @@ class Bench:
         return None
 
 
-def fitted(whole, a, b) -> float:
-    """Return the share of `a` with which it and `b` come nearest to `whole`, 0 to 1."""
-    d = a - b
-    return float(numpy.clip((whole - b) @ d / ((d @ d) or 1), 0, 1))
+def fitted(whole, a, b, at=...) -> float:
+    """Return the share of `a` with which it and `b` come nearest to `whole`."""
+    d = (a - b)[at]
+    return float((whole - b)[at] @ d / ((d @ d) or 1))

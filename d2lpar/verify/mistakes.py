@@ -19,18 +19,13 @@ STEPS = {
     "one device": lambda c: [*c.own, *(c.N * p for p in c.parts), *c.parts],
     "dropped rows": lambda c: [c.mean(c.order[: c.n // c.N * c.N])],
     "repeated rows": lambda c: [c.mean(c.order + rows) for rows in c.fillings],
-    "padding": lambda c: [c.mean([*range(c.n), *c.zeros])],
-    "mean of means": lambda c: c.means if c.kind == "mean" else [],
-    "own tokens": lambda c: c.means if c.kind == "weighted" else [],
-    "clipped first": lambda c: c.means if c.kind == "clipped by value" else [],
+    "padding": lambda c: [c.mean(c.padded)],
+    "mean of means": lambda c: c.means,
     "old gradient": lambda c: [c.whole + k * c.left for k in range(1, c.N + 1)],
-    # Steps of its own are an algorithm only if one is not linear in its rows.
-    "another algorithm": lambda c: c.means if c.kind == "other" else [],
 }
 ACCUMULATED = {
     "sum of pieces": lambda c: c.sums,
-    "mean of pieces": lambda c: c.sums_by_A if c.kind != "weighted" else [],
-    "own tokens": lambda c: c.sums_by_A if c.kind == "weighted" else [],
+    "mean of pieces": lambda c: [s / c.A for s in c.sums],
     "one piece": lambda c: [sum(c.last), c.A * sum(c.last)],
     "piece not summed": lambda c: [c.whole + c.N * p - sum(c.last) for p in c.last],
     "step of each piece": lambda c: [c.one_by_one],
@@ -43,8 +38,19 @@ CLIPPED = {
     ],
 }  # fmt: skip
 TWO_STEPS = {
-    "old gradient": lambda c: [2 * c.whole, *c.added],
+    "old gradient": lambda c: [
+        2 * c.whole,
+        *(c.right + k * c.whole for k in (1, c.N, 1 / c.N)),
+        *(c.right + c.whole - part for part in c.parts),  # one device set it to zero
+    ],
     "local steps": lambda c: [sum(c.parts) + sum(c.parts_after)],
+}
+# A name of the table may depend on how one device's step comes from its rows.
+NAMES = {
+    ("mean of means", "weighted"): "own tokens",
+    ("mean of pieces", "weighted"): "own tokens",
+    ("mean of means", "clipped by value"): "clipped first",
+    ("mean of means", "other"): "another algorithm",
 }
 
 # The sentences, also for what one device does, so that less can be judged, or nothing.

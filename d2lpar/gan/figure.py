@@ -18,7 +18,8 @@ from d2lpar.text import plural
 
 SCALE = 5  # screen pixels along a pixel of the animated faces
 BAND = 24  # pixels under the face, for the step
-MAX_FRAMES = 50  # of an animation: at most two megabytes, while faces are noisy
+# Of an animation: at most 2 MB, and 5 s, after which motion needs a stop (WCAG 2.2.2).
+MAX_FRAMES, FRAME_MS = 50, 100
 STEPS = (0, 100, 300, 1_000, 3_000, 10_000)  # about which faces are shown
 
 
@@ -114,7 +115,7 @@ def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:
 
 
 def animation(run: Run) -> bytes:
-    """Return a GIF, played again and again, of the fixed noises' faces in training."""
+    """Return a GIF, which plays once, of the fixed noises' faces in training."""
     frames, shown = frames_of(run), []
     frames = frames[1:] or frames  # before the first step all are grey
     for k in numpy.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
@@ -128,8 +129,5 @@ def animation(run: Run) -> bytes:
         ImageDraw.Draw(picture).text((6, height + 2), words, fill="black", font=font)
         shown.append(picture)
     file, (first, *others) = io.BytesIO(), shown
-    durations = [100] * len(others) + [2000]  # ms: the last faces stay in sight
-    first.save(
-        file, "gif", save_all=True, append_images=others, duration=durations, loop=0
-    )
+    first.save(file, "gif", save_all=True, append_images=others, duration=FRAME_MS)
     return file.getvalue()

@@ -93,8 +93,8 @@ signature = "int nx, int ny, float *res, float *arr1, float *arr2"
 add_two_array = module.get_kernel("add_two_array_2d", signature)
 
 # %% [markdown]
-# The post draws its second array from a fixed random seed. We can therefore compare our
-# result with the printed one, digit for digit.
+# The post's second array has a fixed random seed. We can therefore compare our result
+# with the printed one.
 
 # %%
 num_x, num_y = 5, 2
@@ -137,8 +137,7 @@ print("as NumPy:", (res.asnumpy() == arr1.asnumpy() + arr2.asnumpy()).all())
 chapter.answer("idle threads", idle)
 
 # %% [markdown]
-# Five by seven blocks cover the array, and the threads beyond its edge stop at the
-# `if`.
+# The threads beyond the edge stop at the `if`.
 #
 # ## Checked calls: errors instead of corrupted memory
 #
@@ -215,16 +214,10 @@ assert abs(total.item() - exact) < 1e-5 * exact
 chapter.score()
 
 # %% [markdown]
-# Neighbouring threads read neighbouring elements here (`i = t`, then steps of
-# `num_threads`), which a GPU combines into wide accesses.
-#
 # ## Summary
 #
 # > **Takeaway.** A grid needs `ceil(n / threads per block)` blocks along each axis.
 # > Fusing two operations saves a launch, the bytes of the product, and new memory.
-#
-# A kernel is the body of a loop, and the grid is the loop. The kernel receives neither
-# names nor lengths.
 #
 # ## Exercises
 #
@@ -238,6 +231,9 @@ chapter.score()
 #    `ny * y + x`. *(With the first the sum is still right: each element has exactly one
 #    thread, though a different one. With the second, three of the ten elements of 2 x 5
 #    stay zero, because `2 * y + x` takes only the values 0 to 6.)*
+# 4. *Open.* From how many numbers on is `fused_sgd` faster than `sgd` on your device?
+#    An answer is the smallest size that `chapter.verdict` calls faster after four
+#    turns, and the times of the size below it.
 #
 # ## Sources
 #

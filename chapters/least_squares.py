@@ -330,9 +330,6 @@ assert together[0] > in_turn[0] and optimum < together[1] < in_turn[1]
 # solutions is not the solution of all rows. Averaging after every step *is* summing the
 # gradients. Averaging rarely is local SGD, an extra of this course.
 #
-# After one epoch the published variant is nearer, because its second device continues
-# the steps of the first. Later the mended one is nearer.
-#
 # ## Five faults of the notes' code
 #
 # The package contains the class of the notes with its faults mended. We call it as
@@ -395,8 +392,8 @@ chapter.score()
 # ## Measured
 #
 # We run the methods on your machine. A single CPU context uses all cores, and two use
-# one each. Two threads of one context can disturb each other, so these ratios are not
-# the gain of a second core. Add `--threads 1` to see it, as in our records.
+# one each, so these ratios are not the gain of a second core. Add `--threads 1` to see
+# it, as in our records.
 
 # %%
 if __name__ == "__main__":
@@ -408,9 +405,6 @@ if __name__ == "__main__":
 # Dask [4] is made for arrays that do not fit into memory. It cuts a file into *chunks*
 # of rows and reads a chunk when it is needed. Here it sums the Gram matrix of [A b]
 # over chunks, as our devices do over their rows. Beside it stands the package's x.
-#
-# With two products, A^T A and A^T b, a scheduler may keep every chunk of the first for
-# the second, and the memory grows with the rows. One product of [A b] cannot do that.
 
 # %%
 if importlib.util.find_spec("dask"):

@@ -15,7 +15,7 @@ from d2lpar.verify.program import check_program, check_rows, judge_program
 def recorded(gradient, lr=0.1, rows=(1, 2, 3, 4), start=1, decay=0, last=1, labels=()):
     """What a process records of three steps of SGD, which have `last` as their end."""
     g = numpy.repeat(numpy.asarray(gradient, float), 3)
-    calls = [[numpy.asarray(rows, float).reshape(-1, 1)], [numpy.asarray(labels)]]
+    data = [numpy.asarray(rows, float).reshape(-1, 1), numpy.asarray(labels)]
     first, move = start * numpy.ones_like(g), -lr * (g + decay)
     return [
         SimpleNamespace(
@@ -25,7 +25,8 @@ def recorded(gradient, lr=0.1, rows=(1, 2, 3, 4), start=1, decay=0, last=1, labe
             start=first + k * move if k else first,
             grads=g,
             end=first + (k + 1) * move,
-            calls=calls[: 1 + bool(len(labels))],
+            data=data[: 1 + bool(len(labels))],
+            flags={"loss"},
         )
         for k in range(3)
     ]
@@ -38,19 +39,19 @@ def recorded(gradient, lr=0.1, rows=(1, 2, 3, 4), start=1, decay=0, last=1, labe
     ([recorded([1.1, 2.2, 3.3])] * 2, "factor", "1.1000 times as long"),
     ([recorded([1, 2, 4.5])] * 2, "factor", "1.5000 times as long, in head"),
     ([recorded([1, 2, numpy.nan])] * 2, "not finite", "nan or infinite"),
-    ([recorded([1, 2, 3], lr=0.2)] * 2, "N times", "2 times as large"),
-    ([recorded([1, 2, 3], last=0.9)] * 2, "", "0.9 times as large on 2 processes in s"),
+    ([recorded([1, 2, 3], lr=0.2)] * 2, "N times", "the learning rate is 2 times"),
+    ([recorded([1, 2, 3], last=0.9)] * 2, "", "the learning rate is 0.9 times"),
     ([recorded([1, 2, 3], decay=1)] * 2, "", "is weight decay or momentum equal"),
     ([recorded([1, 2, 3]), recorded([1, 2, 4])], "apart", "in head. Gradients differ"),
     ([recorded([1, 2, 3]), recorded([1, 2, 3], decay=1)], "apart",
-     "from step 1 on. Gradients are equal, so the optimizers differ"),
+     "from here on. Gradients are equal, so the optimizers differ"),
     ([recorded([1, 2, 3]), recorded([1, 2, 3], start=2)], "apart", "broadcast"),
     ([recorded([1, 2.5, 4], labels=n * [1] + [-100]) for n in (3, 5)], "own tokens",
      "own number of labels (3, 5)"),
 ])  # fmt: skip
 def test_what_several_processes_do_otherwise_has_a_name(many, mistake, said):
     rows = Check("rows", "right", "")
-    checks = check_program(recorded([1, 2, 3]), many, {"loss"}, rows)
+    checks = check_program(recorded([1, 2, 3]), many, rows)
     wrong = [check for check in checks if check.verdict == "wrong"]
     assert bool(wrong) == bool(said)
     assert not wrong or wrong[0].mistake == mistake and said in wrong[0].line
@@ -63,7 +64,7 @@ def test_what_several_processes_do_otherwise_has_a_name(many, mistake, said):
     (([1, 2, 3], [4, 1]), "wrong", "repeated rows"),
     (([1, 2], [3]), "wrong", "dropped rows"),
     (([1, 2], [2, 3]), "wrong", "repeated rows"),
-    (([1, 2], [6, 7]), "skipped", ""),
+    (([1, 2], [6, 7]), "skipped", "other rows"),
     (([1, 2, 3, 4], [5, 6, 7, 8]), "skipped", "larger batch"),
 ])  # fmt: skip
 @pytest.mark.parametrize("k", [0, 1])
@@ -79,15 +80,15 @@ def test_padding_is_no_part_of_a_row():
     one, *many = (recorded([1]) for _ in range(3))
     padded = [[1, 2, 0, 0], [3, 4, 5, 6]]
     for steps, rows in zip((one, *many), (padded, [[1, 2]], [[3, 4, 5, 6]])):
-        steps[:] = [SimpleNamespace(calls=[[numpy.array(rows)]])]
+        steps[:] = [SimpleNamespace(data=[numpy.array(rows)])]
     assert check_rows(one, many).verdict == "right"
 
 
 def test_noise_of_its_own_is_given_to_the_single_process():
     one, *many = (recorded([1], rows=rows) for rows in ([1, 2, 3, 4], [1, 2], [3, 4]))
     for k, steps in enumerate((one, *many)):
-        (rows,) = steps[0].calls[0]
-        steps[:] = [SimpleNamespace(calls=[[rows, rows + 0.5 * k]])]
+        rows = steps[0].data[0]
+        steps[:] = [SimpleNamespace(data=[rows, rows + 0.5 * k])]
     assert check_rows(one, many).verdict == "skipped"
 
 
@@ -137,7 +138,6 @@ def test_a_batch_that_grew_needs_arguments_and_checkpoints_stay(tmp_path, monkey
 @pytest.mark.parametrize("words, said", [
     (["--run", ""], "'' is no file: let --run begin with the script"),
     (["--run", "'train.py"], "No closing quotation"),
-    (["--run", "torchrun --nproc 2 train.py"], "'--nproc' is no file"),
 ])  # fmt: skip
 def test_a_command_that_cannot_run_has_one_line(words, said):
     with pytest.raises(D2lparError, match=said) as error:
@@ -148,8 +148,8 @@ def test_a_command_that_cannot_run_has_one_line(words, said):
 @pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("text, said", [
-    ("raise ValueError('no data')", "no step of an optimizer of PyTorch: ValueError"),
-    ("print('hello')", "does this command train, .* It printed 'hello'"),
+    ("raise ValueError('no data')", "no step of an optimizer .* 'ValueError: no"),
+    ("print('hello')", "Does this command train, .* It printed 'hello'"),
 ])  # fmt: skip
 def test_a_program_without_a_step_says_what_to_do(text, said, tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -15,7 +15,7 @@ from d2lpar.machine.host import check_environment
 from d2lpar.records import atomic, labels
 from d2lpar.records.kinds import Run
 from d2lpar.runs import progress, report, sweep
-from d2lpar.runs.plan import as_text, plan
+from d2lpar.runs.plan import as_word, plan
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import duration, filled, terminal_width
 
@@ -67,13 +67,10 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
     """
     words = []
     for name, value in settings.items():
-        flag, text = f"--{name.replace('_', '-')}", as_text(value)
-        if name in ("out", "resume") and os.path.isabs(text):
-            text = Path(text).name
-        if value is True:
-            words.append(flag)
-        elif value is not None and value is not False:
-            words.append(f"{flag}={text}")
+        if name in ("out", "resume") and value and os.path.isabs(value):
+            value = Path(value).name
+        if value is not None and value is not False:
+            words.append(f"--{as_word(name.replace('_', '-'), value)}")
     return words
 
 

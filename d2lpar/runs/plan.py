@@ -120,10 +120,9 @@ def plan(
 
     is_worker = "DMLC_PS_ROOT_URI" in os.environ  # of a launch: see d2lpar.workers
     chosen = names(devices)
+    counts = [len(chosen)] if is_worker else default_counts(len(chosen))
     if num_devices is not None:
         counts = parse_counts(as_text(num_devices), len(chosen))
-    else:
-        counts = [len(chosen)] if is_worker else default_counts(len(chosen))
     if is_worker and len(counts) > 1:
         raise SettingError("workers measure one count of devices: write one")
 
@@ -141,14 +140,7 @@ def plan(
     threads = threads or (None if is_worker else host.user_threads())
     kind = chosen[0].device_type
     ours = {**host.ENGINE_DEFAULTS, **experiment.environment.get(kind, {})}
-    changed = {  # the user's variables of MXNet and oneDNN
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(("MXNET_", "DNNL_", "NVIDIA_TF32"))
-        and name not in WITHOUT_EFFECT
-        and host.set_by_user(name)
-        and value != ours.get(name)
-    }
+    changed = {k: v for k, v in users_variables().items() if v != ours.get(k)}
 
     # The recipe: what differs from the preset, in the order of its name.
     differs: dict[str, Any] = {preset: True} if dry_run and preset != "quick" else {}
@@ -188,6 +180,17 @@ def plan(
     ]
 
 
+def users_variables() -> dict[str, str]:
+    """Return the variables of MXNet and oneDNN that the user has set, by name."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(("MXNET_", "DNNL_", "NVIDIA_TF32"))
+        and name not in WITHOUT_EFFECT
+        and host.set_by_user(name)
+    }
+
+
 def parse_seeds(seeds: str | int | Sequence[int]) -> list[int]:
     """Return the seeds of 3, [0, 1, 2] or "0,1,2"; raise SettingError for others.
 
@@ -210,14 +213,16 @@ def named_by(preset: str, differs: Mapping[str, Any]) -> str:
     >>> named_by("book", {"lr": 0.01, "seed": 1, "gpu": True})
     'book,lr=0.01,seed=1,gpu'
     """
-    words = [
-        name if value is True else f"{name}={as_text(value)}"
-        for name, value in differs.items()
-    ]
+    words = [as_word(name, value) for name, value in differs.items()]
     name = re.sub(r"[^\w.,+= -]", "_", ",".join((preset, *words)))
     if len(name) <= 60:
         return name
     return f"{preset},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def as_word(name: str, value: Any) -> str:
+    """Return "lr=0.1" of a setting, and the name alone of one that is on."""
+    return name if value is True else f"{name}={as_text(value)}"
 
 
 def as_text(value: Any) -> str:

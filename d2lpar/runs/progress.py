@@ -147,9 +147,7 @@ def show_figure(path: Path) -> None:
     from IPython.display import Image, display
     from PIL import Image as Pillow
 
-    width = None
-    if path.suffix == ".png":
-        with Pillow.open(path) as picture:
-            dots_per_inch = picture.info.get("dpi", (96, 96))[0]
-            width = round(picture.width * 96 / dots_per_inch)
+    with Pillow.open(path) as picture:
+        dots_per_inch = picture.info.get("dpi", (96, 96))[0]
+        width = round(picture.width * 96 / dots_per_inch)
     display(Image(path.read_bytes(), format=path.suffix[1:], width=width))

@@ -13,7 +13,7 @@ from support.steps import (
     some_batches,
 )
 
-from d2lpar import get_params, lenet, train_batch
+from d2lpar import assert_equal_replicas, get_params, lenet, train_batch
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.on_gpus import BIAS_AS_WEIGHT_FROM, convolve
@@ -23,25 +23,6 @@ CLOSE = 1e-4  # relative, of float32 without TF32, in another order of summation
 
 def cpus(n):
     return [mx.cpu(k) for k in range(n)]
-
-
-@functools.cache
-def on_one_context(n):
-    return scratch(cpus(1), n, steps=10)[0]
-
-
-@pytest.mark.parametrize("implementation", [scratch, concise])
-@pytest.mark.parametrize(
-    ("num_devices", "n"),
-    [(1, 24), (2, 24), (3, 7), (5, 2)],  # even, uneven, with idle devices
-)
-def test_n_devices_equal_one(implementation, num_devices, n, contexts):
-    replicas = implementation(contexts(num_devices), n, steps=10)
-    assert distance(on_one_context(n), params_of()) > 1e-3  # the steps went somewhere
-    assert distance(replicas[0], on_one_context(n)) < CLOSE
-    for replica in replicas[1:]:
-        for p, q in zip(replica, replicas[0]):
-            assert (p == q).all()  # replicas are bit-equal among themselves
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 3])
@@ -55,6 +36,7 @@ def test_buckets_train_to_the_bits_of_separate_arrays(num_devices, contexts):
         losses = train_batch(X, y, flat, chosen, 0.1, **BUCKETS)
         for l, other in zip(expected, losses):
             assert (l.asnumpy() == other.asnumpy()).all()
+    assert_equal_replicas(separate)
     for replica, bucket in zip(separate, flat):
         for p, q in zip(replica, bucket):
             assert (p.asnumpy() == q.asnumpy()).all()

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from support.command import d2lpar
 
-from d2lpar import datasets, lenet, lenet_concise
+from d2lpar import datasets, get_params, lenet, lenet_concise, train_batch
 from d2lpar.errors import DiedError, SettingError
 from d2lpar.records import checkpoints, files
 from d2lpar.workers import group
@@ -111,6 +111,20 @@ class Store:
 
     def pushpull(self, key, values, out):
         out[0][:] = values[0].asnumpy() + self.others
+
+
+def test_a_worker_divides_its_gradient_by_the_whole_batch(monkeypatch):
+    """Where the other's is 0: a step of half the rate on its own half."""
+    monkeypatch.setattr(group.mx.kv, "create", lambda name: Store())
+    data, state = datasets.load("sample", n_train=10), lenet.start(0, scale=0.1)
+    how = {"data": data, "state": state, "lr": 0.2, "global_batch_size": 10}
+    next(lenet.workers.train(1, workers=Workers(), devices="cpu", **how))
+    own = np.random.default_rng([0, 1]).permutation(10)[5:]
+    X, one = datasets.to_float(data.X_train[own]), [group.mx.cpu()]
+    replica = get_params(lenet.init_lenet(0.1), *one)
+    train_batch(X, data.y_train[own], [replica], one, 0.1)
+    for ours, expected in zip(state.params, replica):
+        np.testing.assert_allclose(ours, expected.asnumpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_worker_has_its_part_and_refuses_other_facts(monkeypatch):

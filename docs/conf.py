@@ -123,8 +123,8 @@ def bracket_calculator(env):
         env.note_dependency(path)
         (study,) = studies([files.read(path)])
         steps = study.steps
-        on_one = [r for (n, _), same in study.records.items() if n == 1 for r in same]
-        python = median(s for record in on_one for s in record.issue_seconds)
+        on_one = [of.values() for (n, _), of in study.records.items() if n == 1]
+        python = median(s for of in on_one for line in of for s in line.issue_seconds)
         one = {batch: seconds for (n, batch), seconds in steps.items() if n == 1}
         of_image = (one[max(one)] - python) / max(one)
         off += [abs((python + b * of_image) / one[b] - 1) for b in one]

@@ -117,12 +117,10 @@ class Adam:
         self.lr, self.beta1, self.num_steps = lr, beta1, 0
         # On GPUs one update does the work of many.
         flat = self.params[0].list_ctx()[0].device_type == "gpu"
+        groups = [(p.list_data(), p.list_grad()) for p in self.params]
         if flat:
-            values, gradients = flatten(self.params)
-            self.values, self.gradients = [values], [gradients]
-        else:
-            self.values = [p.list_data() for p in self.params]
-            self.gradients = [p.list_grad() for p in self.params]
+            groups = [flatten(self.params)]
+        self.values, self.gradients = zip(*groups)
         self.means, self.variances = (
             [[np.zeros_like(g) for g in replicas] for replicas in self.gradients]
             for _ in range(2)

@@ -35,10 +35,7 @@ def normal(shards: RowShards) -> Iterator[Answer]:
     G, c = parts.pop()  # A^T A (n, n) and A^T b (n, 1), on the first device
     while parts:  # freed when they have been added: they may take gigabytes
         for total, other in zip((G, c), parts.pop()):
-            # cpu(0) reads what cpu(1) has: they share the memory.
-            if {total.context.device_type, other.context.device_type} != {"cpu"}:
-                other = other.as_in_context(total.context)
-            total += other
+            total += other.as_in_context(total.context)
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
     condition = numpy.inf

@@ -16,7 +16,7 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, npx
-from d2lpar.devices import label, parse
+from d2lpar.devices import parse
 from d2lpar.epochs import check_whole, choose
 from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
@@ -42,7 +42,7 @@ MAX_CONDITION = {"float64": 1e5, "float32": 1e3}
 class Solution:
     """Hold what :func:`solve` found: `x` (n,), in the dtype of the computation.
 
-    `residual_norm` is ||A x - b||; `seconds` do not include measuring and examining it.
+    `residual_norm` is ||A x - b||; the seconds of `history` leave measuring it out.
     `condition` (of A with columns scaled to length 1) and `rank` are from "normal" and
     "tsqr"; below rank n, x is the minimum-norm solution.
     """
@@ -50,9 +50,6 @@ class Solution:
     x: numpy.ndarray
     residual_norm: float
     history: tuple[PointRecord, ...]
-    method: str
-    devices: tuple[str, ...]
-    seconds: float
     condition: float | None = None
     rank: int | None = None
 
@@ -138,9 +135,6 @@ def solve(
         x=answer.x.astype(shards.dtype),
         residual_norm=norm,
         history=tuple(history),
-        method=method,
-        devices=tuple(map(label, devices)),
-        seconds=seconds,
         condition=answer.condition,
         rank=answer.rank,
     )

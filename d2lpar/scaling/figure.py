@@ -112,7 +112,7 @@ def steps(axes: Axes, study: Study) -> None:
     for k, n in enumerate(study.counts):
         color = page.count_color(k)
         ms = [
-            (batch, [1e3 * s for r in study.records[n, batch] for s in r.seconds])
+            (batch, [1e3 * s for s in study.seconds(n, batch).samples])
             for batch in study.batches
             if (n, batch) in study.records
         ]

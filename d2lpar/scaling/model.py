@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any
 
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord, group
 from d2lpar.records.rule import Summary, in_turns, of_turns, summarize
@@ -43,14 +42,15 @@ class Study:
     runs: Sequence[Run]
 
     @cached_property
-    def records(self) -> dict[tuple[int, int], list[StepRecord]]:
-        """Return all records of a step, in the order of the runs."""
-        steps = group(
-            _with_counts(self.runs, StepRecord),
-            lambda step: (step[0], step[1].global_batch_size),
-            lambda step: step[1],
-        )
-        return dict(sorted(steps.items()))
+    def records(self) -> dict[tuple[int, int], dict[tuple[int, int], StepRecord]]:
+        """Return each step's record of every process, a repeat of a run."""
+        found: dict = {}
+        for k, run in enumerate(self.runs):
+            for line in run.lines_of(StepRecord):
+                count = line.num_devices or run.header.num_devices
+                step = found.setdefault((count, line.global_batch_size), {})
+                step[k, line.repeat] = line
+        return dict(sorted(found.items()))
 
     @property
     def counts(self) -> list[int]:
@@ -67,20 +67,11 @@ class Study:
 
         Each process is a turn; if there is only one, each sample.
         """
-        key = num_devices, global_batch_size
-        lines = [
-            ((k, line.repeat), line)
-            for k, run in enumerate(self.runs)
-            for line in run.lines_of(StepRecord)
-        ]
-        turns = {
-            process: line.seconds
-            for process, line in lines
-            if (line.num_devices, line.global_batch_size) == key
-        }
+        lines = self.records[num_devices, global_batch_size]
+        turns = {k: line.seconds for k, line in lines.items() if line.num_devices}
         if not turns:
-            return summarize([s for r in self.records[key] for s in r.seconds])
-        if len({process for process, _ in lines}) == 1:
+            return summarize([s for line in lines.values() for s in line.seconds])
+        if len({process for step in self.records.values() for process in step}) == 1:
             return of_turns(*turns.values())
         return in_turns(turns)
 
@@ -92,8 +83,7 @@ class Study:
     @cached_property
     def exchange(self) -> float | None:
         """Return median seconds of the all-reduce, per device beyond the first."""
-        all_reduces = _with_counts(self.runs, AllReduceRecord)
-        own = [(n, record.seconds) for n, record in all_reduces if record.in_steps]
+        own = [(n, line.seconds) for n, line in _sums(self.runs) if line.in_steps]
         fewest = min((n for n, _ in own), default=0)
         seconds = [s for n, of_one in own if n == fewest for s in of_one]
         return median(seconds) / (fewest - 1) if seconds else None
@@ -102,7 +92,8 @@ class Study:
         """Return bounds in seconds of a step by global batch; {} where not measured."""
         bounds = {}
         for (n, batch), device in self.steps.items():
-            issue = [s for r in self.records[n, batch] for s in r.issue_seconds]
+            lines = self.records[n, batch].values()
+            issue = [s for line in lines for s in line.issue_seconds]
             if n == 1 and issue and self.exchange is not None:
                 python = num_devices * median(issue)
                 high = python + device + (num_devices - 1) * self.exchange
@@ -114,7 +105,7 @@ class Study:
         """Return median seconds of a step's parts by (devices, batch)."""
         measured = {}
         for key in sorted(self.records, key=lambda key: key[::-1]):
-            found = [record.parts for record in self.records[key] if record.parts]
+            found = [line.parts for line in self.records[key].values() if line.parts]
             if found:
                 measured[key] = {name: median(p[name] for p in found) for name in PARTS}
         return measured
@@ -132,8 +123,7 @@ def studies(runs: Sequence[Run]) -> list[Study]:
 def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict[str, Summary]]:
     """Return seconds by (devices, arrays, bytes), then by variant; n 0: refused."""
     found = {}
-    measured = _with_counts(runs, AllReduceRecord)
-    by_size = group(measured, lambda s: (s[0], s[1].num_arrays, s[1].num_bytes))
+    by_size = group(_sums(runs), lambda s: (s[0], s[1].num_arrays, s[1].num_bytes))
     for size, lines in by_size.items():
         by_variant = group(lines, lambda s: s[1].variant, lambda s: s[1].seconds)
         found[size] = {
@@ -143,10 +133,10 @@ def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict[str, Sum
     return found
 
 
-def _with_counts(runs: Sequence[Run], kind: type) -> list[tuple[int, Any]]:
-    """Return all lines of a kind, each with its number of devices."""
+def _sums(runs: Sequence[Run]) -> list[tuple[int, AllReduceRecord]]:
+    """Return all records of all-reduces, each with its number of devices."""
     return [
         (line.num_devices or run.header.num_devices, line)
         for run in runs
-        for line in run.lines_of(kind)
+        for line in run.lines_of(AllReduceRecord)
     ]

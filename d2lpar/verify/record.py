@@ -118,8 +118,8 @@ class Recorder:
         )
         self.steps.append(step)
         self.data = []
-        end = next(self.follow, step.end)
-        if end.size == step.end.size:
+        end = next(self.follow, None)
+        if end is not None and end.size == step.end.size:
             for p, part in zip(params, torch.from_numpy(end).split(sizes)):
                 getattr(p, "to_local", p.detach)().detach().copy_(part.view(p.shape))
         if [own.optimizer for own in self.steps].count(step.optimizer) == STEPS:

@@ -75,8 +75,8 @@ def run(command, processes: int, N: int, timeout, follow=(), replay=()) -> list:
             said = re.findall(r"^(?!Traceback|SystemExit(?:: \d+)?$)\S.*", text, re.M)
             errors = [x for x in said if re.search("Error|Exception", x)]
             last = (errors or said or ["nothing"])[-1][:300]
-            line = "no step of an optimizer of PyTorch. Does this command train, at "
-            line += f"least a batch on each process? It printed {last!r}"
+            line = "no three steps of an optimizer of PyTorch. Does this command "
+            line += f"train, a batch on each process? It printed {last!r}"
         finally:
             group.kill()
         raise RunError(f"{processes} process{'es' * (processes > 1)}: {line}")

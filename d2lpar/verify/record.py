@@ -89,7 +89,7 @@ class Recorder:
             return value
         if (new := next(self.replay, None)) is not None:
             if new.shape[1:] != value.shape[1:]:
-                sys.exit(f"it takes {tuple(value.shape)}, they {new.shape}")
+                raise ValueError(f"it takes {value.shape}, they {new.shape}")
             value = torch.from_numpy(new).to(value.device, value.dtype)
         copy = value.detach().cpu().clone()
         self.data.append((copy.float() if copy.dtype in SHORT else copy).numpy())
@@ -210,7 +210,9 @@ def run_script(pipe, rank, size, N, command, output, follow, replay) -> None:
     sys.argv, sys.path[0] = command, os.path.dirname(os.path.abspath(command[0]))
     try:
         runpy.run_path(command[0], run_name="__main__")
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        if not isinstance(error, SystemExit):
+            return
     if recorder.steps:  # of a program with fewer steps
         recorder.send()

@@ -148,7 +148,7 @@ def test_a_command_that_cannot_run_has_one_line(words, said):
 @pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("text, said", [
-    ("raise ValueError('no data')", "no step of an optimizer .* 'ValueError: no"),
+    ("raise ValueError('no data')", "no three steps of .* 'ValueError: no"),
     ("print('hello')", "Does this command train, .* It printed 'hello'"),
 ])  # fmt: skip
 def test_a_program_without_a_step_says_what_to_do(text, said, tmp_path, monkeypatch):

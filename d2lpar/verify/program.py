@@ -126,8 +126,7 @@ def check_rows(one: list, many: list[list]) -> Check:
         line = f"{mistake} in step {k + 1}: {size} on {N} processes, {rest} on one{why}"
         return Check("rows", verdict, line, mistake)
     if not seen:
-        line = "not seen, because no module or loss of PyTorch gets them"
-        return Check("rows", "skipped", line)
+        return Check("rows", "skipped", "no module or loss of PyTorch gets them")
     return Check("rows", "right", "the same on one process and on several")
 
 
@@ -190,8 +189,7 @@ def check_step(what: str, one, many: list, rows: Check) -> Check:
     labels = tuple(sum(int((leaf >= 0).sum()) for leaf in own) for own in padded)
     table = (
         (not finite[0], "unjudged", "", "one process has nan or infinite numbers"),
-        (not all(finite), "wrong", "not finite",
-         "several processes have nan or infinite numbers"),
+        (not all(finite), "wrong", "not finite", f"{N} have nan or infinite numbers"),
         (begin > 1e-6, "wrong", "apart",
          f"processes start {begin:.0e} apart: broadcast the parameters of one"),
         (seed > 1e-6, "unjudged", "no seed",
@@ -205,20 +203,17 @@ def check_step(what: str, one, many: list, rows: Check) -> Check:
         (abs(rate - 1) > 1e-6, "wrong", "N times" if isclose(rate, N) else "",
          f"the learning rate is {rate:g} times as large on {N} processes"),
         (not ref.any() or not move, "unjudged", "",
-         "one process moves no parameter: does the optimizer hold the model's, and is "
-         "zero_grad called before backward?"),
+         "one moves nothing: has the optimizer all, and is zero_grad before backward?"),
         (off <= limit and abs(way - 1) <= max(5e-3, limit), "right", "", said),
-        (off <= limit, "wrong", "",
-         f"{said}: is weight decay or momentum equal on one process?"),
+        (off <= limit, "wrong", "", f"{said}: is weight decay or momentum equal on 1?"),
         (is_factor and isclose(factor, N, rel_tol=0.01), "wrong", "N times",
          f"sums are taken for means{place}"),
         (is_factor and isclose(factor, 1 / N, rel_tol=0.01), "wrong", "divided by N",
          f"gradients are divided by {N} once too often{place}"),
-        (is_factor, "wrong", "factor",
-         f"gradients are {factor:.4f} times as long{place}"),
+        (is_factor, "wrong", "factor", f"gradients {factor:.4f} times as long{place}"),
         (in_16_bits(g) and not in_16_bits(ref), "wrong", "half precision",
          f"{said}: they are summed in 16 bits"),
-        ("BatchNorm" in flags, "unjudged", "another algorithm",
+        (any("BatchNorm" in flag for flag in flags), "unjudged", "another algorithm",
          f"{said}: each process's BatchNorm has a mean and variance of its own"),
         ("random numbers" in flags, "unjudged", "random numbers",
          f"{said}: the model draws random numbers; switch them off"),

@@ -76,8 +76,9 @@ class Recorder:
             if is_first and kind == "module":
                 for name, p in args[0].named_parameters():
                     self.names[id(p)] = re.sub(r"\bmodule\.|_orig_mod\.", "", name)
-                kinds = {type(m).__name__ for m in args[0].modules() if m.training}
-                self.flags |= {"BatchNorm" for kind in kinds if "BatchNorm" in kind}
+                self.flags |= {
+                    type(m).__name__ for m in args[0].modules() if m.training
+                }
             return result
 
         return call

@@ -185,7 +185,7 @@ for half, (one, both), told in zip(sizes, pairs, compare_all(pairs)):
 # processes of their own. In the first picture, look for the batch from which the marks
 # above 1x are filled. In the second, see whether two devices stay in the band between
 # their bounds. The third splits a step: compare the sum of gradients at both batches.
-# In the last, find the fastest way to sum 504 KiB ([Chapter 6](communication.py)).
+# In the last, find the fastest way to sum 504 KiB (Chapter 6).
 
 # %%
 if __name__ == "__main__":

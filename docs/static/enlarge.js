@@ -1,5 +1,6 @@
 // A click on a picture shows it as large as it is. A click, the button, Escape, Enter or
-// Space closes it; a drag, which moves a large picture on a phone, does not.
+// Space closes it; a drag, which moves a large picture on a phone, does not. A film, which
+// plays once, plays again.
 document.addEventListener("DOMContentLoaded", () => {
   const dialog = document.createElement("dialog");
   dialog.className = "enlarged";
@@ -25,10 +26,12 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const img of document.querySelectorAll(".content img")) {
     if (img.closest("a")) continue;
     const enlarge = () => {
-      dialog.replaceChildren(close, Object.assign(new Image(), { src: img.src, alt: img.alt }));
+      const src = `${img.src}#${performance.now()}`; // a new address starts a film anew
+      dialog.replaceChildren(close, Object.assign(new Image(), { src, alt: img.alt }));
       dialog.showModal();
     };
-    Object.assign(img, { tabIndex: 0, role: "button", title: "Enlarge" });
+    const title = img.src.endsWith(".gif") ? "Play again" : "Enlarge";
+    Object.assign(img, { tabIndex: 0, role: "button", title });
     img.addEventListener("click", enlarge);
     img.addEventListener("keydown", event => {
       if (event.key !== "Enter" && event.key !== " ") return;

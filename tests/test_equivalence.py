@@ -14,9 +14,8 @@ from support.steps import (
 )
 
 from d2lpar import assert_equal_replicas, get_params, lenet, train_batch
-from d2lpar._mxnet import autograd, gluon, mx, np, npx
+from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.on_gpus import BIAS_AS_WEIGHT_FROM, convolve
 
 CLOSE = 1e-4  # relative, of float32 without TF32, in another order of summation
 
@@ -41,25 +40,6 @@ def test_buckets_train_to_the_bits_of_separate_arrays(num_devices, contexts):
         for p, q in zip(replica, bucket):
             assert (p.asnumpy() == q.asnumpy()).all()
             assert (p.grad.asnumpy() == q.grad.asnumpy()).all()
-
-
-def test_a_bias_as_a_weight_is_the_plain_convolution(contexts, monkeypatch):
-    """The form that GPUs take from a size on: scores and all gradients."""
-    monkeypatch.setitem(BIAS_AS_WEIGHT_FROM, "cpu", 1024)
-    rng = numpy.random.default_rng(0)
-    shapes = (1024, 1, 12, 12), (4, 1, 3, 3), (4,)
-    hosts = [rng.random(shape, dtype="float32") for shape in shapes]
-    plain = functools.partial(npx.convolution, kernel=(3, 3), num_filter=4)
-    results = []
-    for convolution in (convolve, plain):
-        arrays = get_params(hosts, contexts(1)[0])
-        with autograd.record():
-            out = convolution(*arrays)
-            loss = (out * out).sum()
-        loss.backward()
-        results.append([out.asnumpy(), *(a.grad.asnumpy() for a in arrays)])
-    for ours, expected in zip(*results):
-        assert distance([ours], [expected]) < CLOSE
 
 
 # Against PyTorch

@@ -21,6 +21,7 @@ from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.errors import DeviceError, DivergedError, SettingError
 from d2lpar.lenet import concise, network, scratch
 from d2lpar.machine import host
+from d2lpar.on_gpus import BIAS_AS_WEIGHT_FROM
 from d2lpar.padding import CHANNELS, IN_BLOCKS, lenet_channels
 
 BOTH = pytest.mark.parametrize("implementation", [scratch, concise])
@@ -248,22 +249,26 @@ def test_pixels_of_other_kinds_are_refused(data):
 # The forms that devices train fastest
 
 
-def test_a_bias_as_a_weight_is_the_same_convolution(contexts):
-    """Scores and gradients of GPUs' form with many images, against Gluon's own."""
+def test_a_bias_as_a_weight_is_the_same_convolution(contexts, monkeypatch):
+    """Losses and gradients of GPUs' form with many images, beside the plain form."""
     (device,), loss = contexts(1), gluon.loss.SoftmaxCrossEntropyLoss()
     X = numpy.random.default_rng(0).random((8, 1, 28, 28), numpy.float32)
-    X, results = np.array(X, ctx=device), []
-    for biases_as_weights in (False, True):
-        net = network.LeNet(biases_as_weights)
+    X, y = np.array(X, ctx=device), np.arange(8, ctx=device)
+    results = []
+    for as_weights in (False, True):
+        net = network.LeNet(as_weights)
         net.initialize(ctx=device)
         net.hybridize(static_alloc=True, static_shape=True)
         net(X)
-        network.set_params(net, init_lenet(0.1, seed=0))
+        network.set_params(net, init_lenet(0.1))
+        monkeypatch.setitem(BIAS_AS_WEIGHT_FROM, device.device_type, 9 - as_weights)
+        params = get_params(init_lenet(0.1), device)
         with autograd.record():
-            losses = loss(net(X), np.arange(8, ctx=device))
-        losses.backward()
-        gradients = [p.list_grad()[0].asnumpy() for p in net.collect_params().values()]
-        results.append([losses.asnumpy(), *gradients])
+            losses = [loss(net(X), y), loss(lenet.lenet(X, params), y)]
+        autograd.backward(losses)
+        gradients = [p.list_grad()[0] for p in net.collect_params().values()]
+        gradients += [p.grad for p in params]
+        results.append([array.asnumpy() for array in losses + gradients])
     for expected, ours in zip(*results):
         numpy.testing.assert_allclose(ours, expected, rtol=1e-4, atol=5e-5)
 

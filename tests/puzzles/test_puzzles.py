@@ -183,10 +183,6 @@ def share(rank, n, array, exchange):
 }  # fmt: skip
 
 
-text, _ = CHEATS["numbers from files"]
-CHEATS["files, and nothing sent"] = text.replace(ROUNDS, ""), "0 numbers are sent"
-
-
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_is_wrong(verdict, cheat, monkeypatch):
     if "flood" in cheat:

@@ -127,7 +127,11 @@ def test_local_changes_are_those_of_the_code_not_what_runs_write(tmp_path, monke
     monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
     (tmp_path / "files.py").touch()
     (tmp_path / "figures").mkdir()
-    for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm c"):
+    for words in (
+        "init -q",
+        "add .",
+        "-c user.name=a -c user.email=a commit -qm c --no-gpg-sign",
+    ):
         subprocess.run(["git", "-C", tmp_path, *words.split()], check=True)
     for name, dirty in (("figures/a.jsonl", False), ("a.py", True)):
         (tmp_path / name).touch()

@@ -11,8 +11,8 @@ from typing import NoReturn
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.text import filled, printable
 from d2lpar.verify import STATUS, verify
+from d2lpar.verify.program import judge_program
 
-FIRST = "no step: d2lpar verify ddp.py (docs/verify.md has this file), or --run"
 NOT_SEEN = (
     "Not seen by comparing 1 with N: a missing set_epoch or unscale_, a mistake that "
     "one device makes, too, an evaluation over devices that counts padded rows, the "
@@ -48,20 +48,19 @@ def main(words: list[str] | None = None, name="d2lpar verify") -> int:
     if args.devices < 2 or args.batch < 1:
         refuse("--devices is at least 2, and --batch at least 1")
     if (args.path is None) == (args.run is None):
-        refuse(FIRST)
-    how = {} if args.timeout is None else {"timeout": args.timeout}
+        refuse("no step: d2lpar verify ddp.py (docs/verify.md has this file), or --run")
     if args.run is not None:
-        from d2lpar.verify.program import judge_program
-
-        checks = judge_program(args.run, args.devices, args.replaced, **how)
+        how = (args.run, args.devices, args.replaced)
+        checks = judge_program(*how, timeout=args.timeout or 300)
     else:
         path = Path(args.path)
         if not path.is_file() or path.suffix != ".py" or "." in path.stem:
             refuse(f"{path}: no file NAME.py, without another dot")
         if path.stem in getattr(sys, "stdlib_module_names", sys.builtin_module_names):
             refuse(f"{path}: Python has a module {path.stem}; rename the file")
-        how |= {"seed": args.seed, "even": args.even}
-        checks = verify(args.path, args.devices, args.batch, **how)
+        how = (path, args.devices, args.batch)
+        rest = {"seed": args.seed, "even": args.even, "timeout": args.timeout or 60}
+        checks = verify(*how, **rest)
     if args.json:
         print(json.dumps([check._asdict() for check in checks], indent=1))
     else:

@@ -74,10 +74,8 @@ def counts(headers: Sequence[Header]) -> str:
 
 def configuration(header: Header) -> str:
     """Return the devices and what they are: "2 devices (1 thread each)"."""
-    if header.device_kind != "cpu":
+    if header.threads_per_device is None:
         return f"{count(header)} (GPU)"
-    if not header.threads_per_device:
-        return f"{count(header)} (threads unset)"
     each = " each" if header.num_devices > 1 else ""
     return f"{count(header)} ({plural(header.threads_per_device, 'thread')}{each})"
 

@@ -41,10 +41,15 @@ class RowShards:
         self.m, self.n = self.A.shape
         # Of singular values, over the largest: rounding of a QR does not grow like m.
         self.rank_cut = (self.n + self.m**0.5) * self.eps
-        self.devices, self.parts = list(devices), shares(self.m, len(devices))
-        self.b = _finite("b", b)[:, None].astype(self.dtype)
-        self.norm_of_b = float(numpy.linalg.norm(self.b.astype("float64")))
-        self._placed: dict[int, tuple] = {}
+        self.devices = list(devices)
+        b = _finite("b", b)[:, None].astype(self.dtype)
+        self.norm_of_b = float(numpy.linalg.norm(b.astype("float64")))
+        # MXNet's copies from the host queue behind all work of cpu(0): it comes last.
+        self.shards = [
+            (self._place(self.A[part], device), self._place(b[part], device))
+            for device, part in zip(self.devices, shares(self.m, len(devices)))
+            if part.start < part.stop
+        ][::-1]
 
     def vector(self, name: str, array) -> numpy.ndarray:
         """Return an array of n finite numbers in float64; ValueError for any other."""
@@ -55,21 +60,14 @@ class RowShards:
 
     def __iter__(self) -> Iterator[tuple[mx.nd.NDArray, mx.nd.NDArray]]:
         """Yield A (rows, n) and b (rows, 1) of each device with rows, last first."""
-        # MXNet's copy from the host queues behind all work of cpu(0): that device must
-        # be the last to get work.
-        for k, part in reversed(list(enumerate(self.parts))):
-            if part.start == part.stop:
-                continue
-            if k not in self._placed:
-                A = numpy.ascontiguousarray(self.A[part], self.dtype)
-                self._placed[k] = self._place(A, k), self._place(self.b[part], k)
-            yield self._placed[k]
+        return iter(self.shards)
 
-    def _place(self, array: numpy.ndarray, k: int) -> mx.nd.NDArray:
-        if self.devices[k] == mx.cpu(0):
+    def _place(self, array: numpy.ndarray, device: mx.Context) -> mx.nd.NDArray:
+        array = numpy.ascontiguousarray(array, self.dtype)
+        if device == mx.cpu(0):
             # Read where it is; a view, because MXNet makes it read-only.
             return mx.nd.from_numpy(array.view(), zero_copy=True)
-        placed = mx.nd.empty(array.shape, self.devices[k], self.dtype)
+        placed = mx.nd.empty(array.shape, device, self.dtype)
         placed[:] = array  # mx.nd.array would make another copy on the host
         return placed
 

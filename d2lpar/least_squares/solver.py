@@ -91,10 +91,10 @@ def solve(
             "--threads 1), or use one context"
         )
     with numpy.errstate(all="ignore"):  # what over- or underflows is found out
+        history, seconds, begin = [], 0.0, time.perf_counter()
         shards = RowShards(A, b, devices, dtype)
         if reference is not None:
             reference = shards.vector("reference", reference)
-        history, seconds, begin = [], 0.0, time.perf_counter()
         for answer in METHODS[method](shards, **options):
             npx.waitall()
             seconds += time.perf_counter() - begin

@@ -46,8 +46,11 @@ def explain(bench: Bench, n: int, words: dict, known) -> tuple[str, str]:
     line = SENTENCES[name].format(N=bench.N, **values)
     line += ", in step 2" * (name == "factor" and "steps" in words)
     parts = [k for k, part in enumerate(bench.parts) if case.at[part].any()]
-    if len(parts) < sum(case.right[part].any() for part in bench.parts):
-        line = f"parameter {', '.join(map(str, parts))}: {line}"
+    moved = [case.right[part] != 0 for part in bench.parts]
+    is_all = case.at.sum() > 0.9 * sum(moved[k].sum() for k in parts)
+    some = "" if is_all or name not in ("factor", "N times") else "some elements of "
+    if some or len(parts) < sum(map(numpy.any, moved)):
+        line = f"{some}parameter {', '.join(map(str, parts))}: {line}"
     return name.replace("factors", "factor"), line
 
 
@@ -118,6 +121,7 @@ class Case:
                 sum(map(self.mean, together)),
             ]
             self.last = [self.part(p[-1]) for p in pieces]
+            self.pieces = [sum(self.part(p[a]) for p in pieces) for a in range(A)]
             self.one_by_one = 0 * self.right
             for piece in together:
                 at = self.bench.start + self.one_by_one
@@ -197,6 +201,6 @@ def factor(bench: Bench, cases: list[Case], words: dict) -> tuple[str, str] | No
         if of_rows and abs(most) < 1e-3:
             return "unsteady", ""
         names = {bench.N: "N times", 1 / bench.N: "divided by N"}
-        near = [names[c] for c in names if abs(most / c - 1) < 1e-3]
+        near = [names[c] for c in names if abs(most / c - 1) < 1e-3 and not words]
         return (near or ["factor"])[0], f"{most:.4f}"
     return None

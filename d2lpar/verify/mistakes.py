@@ -7,17 +7,14 @@ rows, `parts` their parts of the right step, and `mean(rows)` one device's step.
 
 # Compared in every check but those of two steps and of clipping.
 STEPS = {
-    "N times": lambda c: [
-        c.N * c.whole,
-        sum(c.own),
-        c.n / max(1, c.n // c.N) * c.whole,
-    ],
-    "divided by N": lambda c: [c.whole / c.N],
+    "N times": lambda c: [sum(c.own)],
     "not divided": lambda c: [c.n * c.whole],
     "divided twice": lambda c: [c.whole / c.n],
     "mean of sums": lambda c: [c.n / c.N * c.whole],
     "one device": lambda c: [*c.own, *(c.N * p for p in c.parts), *c.parts],
-    "dropped rows": lambda c: [c.mean(c.order[: c.n // c.N * c.N])],
+    "dropped rows": lambda c: [
+        f(c.order[: c.n // c.N * c.N]) for f in (c.mean, c.part)
+    ],
     "repeated rows": lambda c: [c.mean(c.order + rows) for rows in c.fillings],
     "padding": lambda c: [c.mean(c.padded)],
     "mean of means": lambda c: c.means,
@@ -26,7 +23,7 @@ STEPS = {
 ACCUMULATED = {
     "sum of pieces": lambda c: c.sums,
     "mean of pieces": lambda c: [s / c.A for s in c.sums],
-    "one piece": lambda c: [sum(c.last), c.A * sum(c.last)],
+    "one piece": lambda c: [k * piece for k in (1, c.A) for piece in c.pieces],
     "piece not summed": lambda c: [c.whole + c.N * p - sum(c.last) for p in c.last],
     "step of each piece": lambda c: [c.one_by_one],
 }
@@ -71,7 +68,7 @@ SENTENCES = {
     "local steps": "the devices take steps of their own between two averages of the parameters: this is local SGD, not the algorithm of one device",
     "sum of pieces": "the mean gradients of accumulated pieces are summed, but not divided by the number of pieces",
     "mean of pieces": "the mean gradients of accumulated pieces are averaged, so samples of short pieces count more: add sums, and divide once",
-    "one piece": "only the last of the accumulated gradients counts: the earlier ones are set to zero, overwritten, or not summed over the devices",
+    "one piece": "only one of the accumulated gradients counts: the others are set to zero, overwritten, or not summed over the devices",
     "piece not summed": "the last of the accumulated gradients is that of device {k} alone: leave no_sync, or what corresponds to it, before the last backward pass",
     "step of each piece": "a step is taken after each accumulated piece: take one, after the last of them",
     "not clipped": "the gradient is not clipped",
@@ -79,8 +76,8 @@ SENTENCES = {
     "clipped first": "each device clips its own gradient before the sum: sum first, then clip",
     "clipped pieces": "accumulation and clipping are right alone, but not together: the gradient is clipped after each accumulated piece. Clip once, before the step",
     "apart": "the replicas differ after a step: one of them does not get the sum, starts from other parameters, or has a rate, a momentum or clipping of its own",
-    "half precision": "the difference is that of 16 bits, in which one device does not compute: in what type is the gradient computed, and sent?",
-    "constant part": "a part that no row changes is wrong, such as weight decay or a penalty: it counts once, not once per device",
+    "half precision": "the difference is one of rounding, as to 16 bits, which one device does not do: in what type is the gradient computed, and sent?",
+    "constant part": "a part that no row changes is wrong, such as weight decay or a penalty: does it count once, and not once per device?",
     "not finite": "it is nan or infinite, although one device's is finite: is a mean taken over a shard without samples, 0 / 0?",
     "raises": "raises on {N} devices only: {error}",
     "hangs": "does every device take part in every sum, also one without samples?",

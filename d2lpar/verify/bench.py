@@ -155,15 +155,12 @@ class Bench:
         16 bits make steps: a smooth function's second difference is far below its
         first one. The kinks of a ReLU are too rare for it.
         """
-        rows = self.rows
         for seed in range(3):
             random = numpy.random.default_rng(seed)
             far = random.choice([-(2.0**-14), 2.0**-14], self.start.size)
-            there, back = (
-                self.several(rows, self.vector(self.arrays(self.start * factor)), N=N)
-                for factor in (1 + far, 1 - far)
-            )
-            here = self.several(rows, N=N)
+            starts = [self.start * (1 + k * far) for k in (1, 0, -1)]
+            stored = [self.vector(self.arrays(start)) for start in starts]
+            there, here, back = (self.several(self.rows, at, N=N) for at in stored)
             if norm(there + back - 2 * here) < 0.3 * norm(there - here):
                 return False
         return True

@@ -27,7 +27,7 @@ from d2lpar.lenet import figure as lenet_figure
 from d2lpar.records import files, labels
 from d2lpar.records.kinds import FrameRecord, Header, Run, group
 from d2lpar.records.result import Table
-from d2lpar.runs import report
+from d2lpar.runs import report, timed
 
 COMMITTED = Path(__file__).parents[2] / "figures"
 APART = (4.0, 4.1, 4.1, 4.2), (2.0, 2.05, 2.05, 2.1)
@@ -134,8 +134,9 @@ def test_a_study_says_where_more_devices_pay(speedups, answer):
     assert found.startswith("In this run 2 devices were at most ")
 
 
-def test_every_committed_record_has_an_answer():
+def test_every_committed_record_has_an_answer_and_rows_as_csv():
     runs = [files.read(path) for path in sorted(COMMITTED.rglob("*.jsonl"))]
+    assert all("\n" in timed.as_csv([run]).strip() for run in runs)
     runs = [run for run in runs if isinstance(run.header, Header)]
     assert len(runs) > 40
     for same in group(runs, files.sweep_of).values():

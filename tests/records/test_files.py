@@ -127,12 +127,9 @@ def test_local_changes_are_those_of_the_code_not_what_runs_write(tmp_path, monke
     monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
     (tmp_path / "files.py").touch()
     (tmp_path / "figures").mkdir()
-    for words in (
-        "init -q",
-        "add .",
-        "-c user.name=a -c user.email=a commit -qm c --no-gpg-sign",
-    ):
-        subprocess.run(["git", "-C", tmp_path, *words.split()], check=True)
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a"]
+    for words in ("init -q", "add .", "commit -qm c --no-gpg-sign"):
+        subprocess.run([*git, *words.split()], check=True)
     for name, dirty in (("figures/a.jsonl", False), ("a.py", True)):
         (tmp_path / name).touch()
         assert files.git_state()[1] is dirty

@@ -20,7 +20,7 @@ def header(num_devices=1, **fields):
         "num_devices": num_devices,
         "device_kind": "cpu",
         "devices": [f"cpu({i}) (1 thread of 2 cores)" for i in range(num_devices)],
-        "threads_per_device": 1,
+        "threads_per_device": None if fields.get("device_kind") == "gpu" else 1,
         "cores": 2,
         "cpu_model": "Some CPU",
         "dataset": "fashion-mnist",

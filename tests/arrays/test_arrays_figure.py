@@ -74,7 +74,7 @@ def test_the_naive_clock_is_drawn_beside_the_synchronised_one():
 
 
 def test_repeats_count_together_and_the_host_is_a_device_beside_gpus():
-    run = a_run(1, "x2", device_kind="gpu")
+    run = a_run(1, "x2", device_kind="gpu", threads_per_device=None)
     first = run.lines[0]
     again = msgspec.structs.replace(first, seconds=[1.0] * 4)
     rows = result.rows([Run(run.header, (*run.lines, again))])

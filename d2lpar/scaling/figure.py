@@ -71,8 +71,7 @@ def speedup(
     ends = {}
     for s, study in enumerate(found):
         for k, n in enumerate(study.counts[1:], 1):
-            gains = comparisons(study, n)
-            if not gains:
+            if not (gains := comparisons(study, n)):
                 continue
             color = page.COUNTS[(s + k) % len(page.COUNTS)]
             if study.name == "ddp":
@@ -83,8 +82,9 @@ def speedup(
             ends[f"{page.SIGNS[marker]} {name}"] = gains[max(gains)].ratio
             crossing = break_even({batch: c.ratio for batch, c in gains.items()})
             if crossing and crossing > min(gains):
-                place = {"textcoords": "offset points", "size": 9, "color": page.PALE}
-                axes.annotate(f"{crossing:,.0f}", (crossing, 1), (6, -12), **place)
+                place = (-24, 5) if s else (6, -12)  # studies cross near each other
+                look = {"textcoords": "offset points", "size": 9, "color": page.PALE}
+                axes.annotate(f"{crossing:,.0f}", (crossing, 1), place, **look)
     axes.axhline(1, color=page.INK, lw=1)
     across = {"transform": axes.get_yaxis_transform()}
     axes.add_artist(Rectangle((0, 1e-3), 1, 1 - 1e-3, color="0.93", zorder=0, **across))

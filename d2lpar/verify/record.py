@@ -7,7 +7,6 @@ import random
 import re
 import runpy
 import sys
-import threading
 import traceback
 from types import SimpleNamespace
 
@@ -129,7 +128,7 @@ class Recorder:
     def send(self):
         """Send what is recorded, and wait: others may still need this process."""
         self.pipe.send(self.steps)
-        threading.Event().wait()
+        self.pipe.recv()  # never, or EOFError when the parent has been killed
 
 
 def without_dropout(query, key, value, attn_mask=None, dropout_p=0, *rest, **words):

@@ -38,12 +38,6 @@ np = autograd = gluon = None
 cpu = print
 """
 
-# A GPU build's libraries have nothing to do with these tests, whatever is installed.
-STUB_BUILD = """
-from d2lpar.machine import builds
-builds.installed_builds = lambda: {"mxnet": "1.9.1"}
-"""
-
 
 @pytest.fixture
 def python(tmp_path):
@@ -140,11 +134,13 @@ except MXNetMissingError as error:
 )  # fmt: skip
 def test_variables_are_set_before_mxnet_unless_the_user_has_set_them(python, users):
     code = """
+from d2lpar.machine import builds
+builds.installed_builds = lambda: {"mxnet": "1.9.1"}  # no GPU build's libraries
 from d2lpar import np  # a chapter may take it first of all
 from d2lpar.machine import host
 print("user_threads", host.user_threads(), sep="=")
 """
-    done = python(STUB_BUILD + code, {"mxnet": STAND_IN}, **users)
+    done = python(code, {"mxnet": STAND_IN}, **users)
     lines = done.stdout.splitlines()
     assert lines.count("set_np") == 1
     assert dict(line.split("=") for line in lines if "=" in line) == {

@@ -27,14 +27,6 @@ from d2lpar import chapter
 flags = dict(dry_run=True, devices="cpu:2", num_devices=COUNTS, **DATA)
 chapter.measure = functools.partial(chapter.measure, **flags)
 """
-# Before the first cell of some chapters: what takes long, and is tested elsewhere.
-ALSO = {
-    # Faces are judged by few features.
-    "gan": """
-from d2lpar.gan import measures
-measures.CHANNELS = (3, 8, 16, 32)
-""",
-}
 NEED_BOTH_COUNTS = ("timing", "scaling")  # they compare one device with two
 ROUNDING = r"(0\.0e\+00|\d\.\de-(0[6-9]|1\d))"  # of a step, or of ten
 # Results that cells print but do not assert, as patterns, in any order.
@@ -94,7 +86,6 @@ def test_the_cells_of_a_lesson_print_what_they_teach(name, tmp_path):
     offline = {"data": datasets[-1]} if datasets else {}
     counts = "1,2" if name in NEED_BOTH_COUNTS else "2"
     code = BRIEFLY.replace("DATA", repr(offline)).replace("COUNTS", repr(counts))
-    code += ALSO.get(name, "")
     notebook.cells.insert(0, nbformat.v4.new_code_cell(code))
     TOOLS["execute"](notebook, TOOLS["environment_of"](name, tmp_path), tmp_path)
     assert TOOLS["wrong_with"](notebook) == []

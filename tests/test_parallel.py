@@ -294,19 +294,16 @@ def test_train_batch_refuses(changed, error, value):
         assert all((p.asnumpy() == 0).all() for p in replica)
 
 
-@pytest.mark.parametrize(
-    ("params", "device", "value"),
-    [
+def test_get_params_refuses():
+    for params, device, value in (
         ([numpy.zeros((4, 1), int)], CPUS[0], "int64: write floats"),
         (numpy.zeros(2), CPUS[0], "params is one ndarray"),
         ([0.5], CPUS[0], "a float: write arrays"),
         ([gluon.Parameter("w", shape=(2,))], CPUS[0], r"a Parameter: .* p.data\(\)"),
         ([numpy.zeros(2)], "cpu:0", "device 'cpu:0': write one context"),
-    ],
-)
-def test_get_params_refuses(params, device, value):
-    with pytest.raises(TypeError, match=value):
-        get_params(params, device)
+    ):
+        with pytest.raises(TypeError, match=value):
+            get_params(params, device)
 
 
 def test_allreduce_refuses_what_it_would_broadcast_and_sums_neighbours():

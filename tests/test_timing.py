@@ -65,8 +65,7 @@ def test_an_epochs_clock_is_read_after_the_devices_have_finished(monkeypatch):
     monkeypatch.setattr(epochs.npx, "waitall", lambda: events.append("wait"))
     epoch = epochs.Epoch()
     assert epoch.stop() == 0
-    found = epoch.times(6)
-    assert found == {"seconds": 3, "samples_per_sec": 2, "eval_seconds": 5}
+    assert epoch.times(6) == {"seconds": 3, "samples_per_sec": 2, "eval_seconds": 5}
     assert events == ["wait", "clock", "wait", "clock", "clock"]
 
 

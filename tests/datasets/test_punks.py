@@ -15,9 +15,8 @@ from d2lpar.datasets.punks import distances_to
 N = 2000
 
 
-def some_faces(n, seed=0, h=24, w=None, high=256):
-    shape = (n, 3, h, w or h)
-    return np.random.default_rng(seed).integers(0, high, shape, np.uint8)
+def some_faces(n, seed=0, h=24, w=24):
+    return np.random.default_rng(seed).integers(0, 256, (n, 3, h, w), np.uint8)
 
 
 # Drawn faces

@@ -35,9 +35,8 @@ def judge_program(
     if not Path(*words[:1]).is_file():
         line = f"{''.join(words[:1])!r} is no file: let --run begin with the script"
         raise RunError(f'{line} and its arguments, as in "train.py --batch-size 64"')
-    N = num_devices
-    many = run(words + others, N, N, timeout)
-    how = (words, 1, N, timeout, [step.end for step in many[0]])
+    many = run(words + others, num_devices, num_devices, timeout)
+    how = (words, 1, num_devices, timeout, [step.end for step in many[0]])
     [one] = run(*how)
     rows = check_rows(one, many)
     try:
@@ -73,8 +72,7 @@ def run(command, processes: int, N: int, timeout, follow=(), replay=()) -> list:
             output.seek(0)
             text = output.read().decode(errors="replace")
             said = re.findall(r"^(?!Traceback|SystemExit(?:: \d+)?$)\S.*", text, re.M)
-            errors = [x for x in said if re.search("Error|Exception", x)]
-            last = (errors or said or ["nothing"])[-1][:300]
+            last = ([x for x in said if "Error" in x] or said or ["nothing"])[-1][:300]
             line = "no three steps of an optimizer of PyTorch. Does this command "
             line += f"train, a batch on each process? It printed {last!r}"
         finally:
@@ -96,11 +94,9 @@ def joined(alone, *theirs) -> list[list]:
 def check_rows(one: list, many: list[list]) -> Check:
     """Compare the rows of each step: equal, repeated, or drawn by each process."""
 
-    def key(row):  # without its padding, whose length depends on the other rows
-        return numpy.trim_zeros(numpy.where(row == -100, 0, row).ravel()).tobytes()
-
-    def rows(leaves):
-        return Counter(key(row) for leaf in leaves for row in leaf)
+    def rows(leaves):  # without their padding, whose length depends on other rows
+        flat = (numpy.where(x == -100, 0, x).ravel() for leaf in leaves for x in leaf)
+        return Counter(numpy.trim_zeros(row).tobytes() for row in flat)
 
     N, seen = len(many), set[bytes]()
     for k, (alone, *theirs) in enumerate(zip(one, *many)):
@@ -165,8 +161,9 @@ def check_step(what: str, one, many: list, rows: Check) -> Check:
     """Compare a step: the first row of a table that holds is its check."""
     N, first, flags = len(many), many[0], many[0].flags
     if any(own.start.shape != one.start.shape for own in many):
-        line = "processes hold parts of the parameters, which only FSDP2 can gather"
-        return Check(what, "unjudged", line)
+        return Check(
+            what, "unjudged", "processes hold parts of parameters, not by FSDP2"
+        )
     finite = [numpy.isfinite([x.start, x.grads, x.end]).all() for x in (one, *many)]
     g, ref, move = first.grads, one.grads, norm(one.end - one.start)
     begin = max(apart(own.start, first.start) for own in many)

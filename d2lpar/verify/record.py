@@ -59,15 +59,17 @@ class Recorder:
         """Return a function that records the data of its calls, and computes alike."""
 
         def call(*args, **kwargs):
+            self.flags.add(kind)
             is_inner = self.depth or torch.compiler.is_compiling()
             is_first = not is_inner and torch.is_grad_enabled()
             if is_first:
                 args, kwargs = tree_map(self.visit, (args, kwargs))
                 drawn = torch.get_rng_state()
             self.depth += 1
-            result = function(*args, **kwargs)
-            self.depth -= 1
-            self.flags.add(kind)
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                self.depth -= 1
             if getattr(result, "dtype", None) in SHORT:
                 self.flags.add("16 bits")
             if is_first and not torch.equal(drawn, torch.get_rng_state()):
@@ -146,6 +148,7 @@ def vector(values) -> numpy.ndarray:
 class OnCPU(TorchFunctionMode):
     """Lets every call that names a GPU compute on the CPU."""
 
+    @torch.compiler.disable(recursive=False)
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]

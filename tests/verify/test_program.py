@@ -76,20 +76,18 @@ def test_the_rows_of_each_step_are_compared(rows, verdict, mistake, k):
     assert (check.verdict, check.mistake) == (verdict, mistake)
 
 
-def test_padding_is_no_part_of_a_row():
-    one, *many = (recorded([1]) for _ in range(3))
-    padded = [[1, 2, 0, 0], [3, 4, 5, 6]]
-    for steps, rows in zip((one, *many), (padded, [[1, 2]], [[3, 4, 5, 6]])):
-        steps[:] = [SimpleNamespace(data=[numpy.array(rows)])]
-    assert check_rows(one, many).verdict == "right"
-
-
-def test_noise_of_its_own_is_given_to_the_single_process():
-    one, *many = (recorded([1], rows=rows) for rows in ([1, 2, 3, 4], [1, 2], [3, 4]))
-    for k, steps in enumerate((one, *many)):
-        rows = steps[0].data[0]
-        steps[:] = [SimpleNamespace(data=[rows, rows + 0.5 * k])]
-    assert check_rows(one, many).verdict == "skipped"
+@pytest.mark.parametrize("one, many, verdict", [
+    ([[[1, 2, 0, 0], [3, 4, 5, 6]]], [[[[1, 2]]], [[[3, 4, 5, 6]]]], "right"),
+    ([[1, 2], [3, 4]], [[[1, 4]], [[2, 3]]], "right"),
+    ([[1, 2], [5, 6]], [[[1], [7]], [[2], [8]]], "skipped"),
+    ([[1, 2], [0, 0]], [[[1], [0, 0]], [[2], [0, 0]]], "right"),
+], ids=["padding", "pieces", "noise", "weights"])  # fmt: skip
+def test_all_tensors_are_compared_without_padding(one, many, verdict):
+    one, *many = (
+        [SimpleNamespace(data=[numpy.array(leaf) for leaf in leaves])]
+        for leaves in (one, *many)
+    )
+    assert check_rows(one, many).verdict == verdict
 
 
 @pytest.mark.parity

@@ -13,7 +13,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=64)
 for flag in (
     "scale-rate", "around", "own-rows", "same-rows", "closure", "compile",
-    "two-optimizers",
+    "two-optimizers", "shard",
 ):  # fmt: skip
     parser.add_argument(f"--{flag}", action="store_true")
 args = parser.parse_args()
@@ -27,6 +27,8 @@ X, y = torch.randn(512, 6), torch.randint(0, 3, (512,))
 net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
 net, other = net.to(rank), DDP(nn.Linear(6, 3).to(rank))
 ddp = DDP(net, device_ids=[rank])
+if args.shard:
+    ddp = distributed.fsdp.fully_shard(net)
 if args.compile:
     ddp = torch.compile(ddp, backend="aot_eager")
 rate = 0.1 * (size if args.scale_rate else 1)

@@ -30,15 +30,15 @@ def picture(run: Run, title: str) -> page.Picture:
     """Draw the points of accuracy that precisions lose against their speed."""
     rows = merged(run.lines_of(PrecisionRecord))
     measured = [row for row in rows if row.supported]
-    trained = [row for row in measured if row.weights == "trained"]
-    if not trained:
-        raise RecordError(f"{run.path}: holds no measured precision")
-    base = baseline(rows) or trained[0]
-    note = f"{labels.data_name(run.header)}; lost: beside {base.precision} as trained"
+    base = baseline(rows)
+    if base is None:
+        raise RecordError(f"{run.path}: holds no measured float32")
+    note = f"{labels.data_name(run.header)}; lost: beside float32 as trained"
     if refused := dict.fromkeys(row.precision for row in rows if not row.supported):
         note += f"; not supported here: {', '.join(refused)}"
     picture = page.new(title, labels.subtitle(note, [run]), [run], (5.6, 4.8))
     (axes,) = picture.axes
+    trained = [row for row in measured if row.weights == "trained"]
     speeds = {r.precision: r.images_per_sec / base.images_per_sec for r in trained}
     for weights, (marker, ink, label) in WEIGHTS.items():
         found = [r for r in measured if r.weights == weights and r.precision in speeds]
@@ -48,7 +48,7 @@ def picture(run: Run, title: str) -> page.Picture:
             words = f"{label}: at most {max(lost):.1f} points"
             axes.plot(lost, times, marker, color=ink, label=words, ms=7, alpha=0.8)
     heights = {f"{name}: {times:.1f}\u00d7": times for name, times in speeds.items()}
-    axes.set(ylim=(0, None), ylabel=f"times as fast as {base.precision}")
+    axes.set(ylim=(0, None), ylabel="times as fast as float32")
     axes.set_xlabel("points of test accuracy lost")
     axes.legend(loc="center")
     page.name_beside(axes, heights)

@@ -61,11 +61,10 @@ def lower(
 def to_symbol_block(
     net: gluon.HybridBlock, example: numpy.ndarray, device: mx.Context
 ) -> gluon.SymbolBlock:
-    """Return the graph of `net` as a block with the same bits and copied parameters."""
+    """Return the graph of `net`, on `device`, as a block with copied parameters."""
     net.hybridize()
     values = {n: p.list_data()[0] for n, p in net.collect_params().items()}
-    first = next(iter(values.values()))
-    net(np.array(example, ctx=first.ctx))  # traces the graph
+    net(np.array(example, ctx=device))  # traces the graph
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         net.export(f"{folder}/net")
         with lowering_semantics():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy
@@ -41,13 +42,11 @@ def measure(
     yield from concise.train(devices=devices, data=data, state=state, **recipe)
     task = {
         "params": state.params,
-        "X": data.X_test,
-        "y": data.y_test,
+        "data": data.take(slice(calibration_images), slice(None)),
         "y_float32": predictions(state.params, data.X_test, devices[0]),
-        "X_calibration": data.X_train[:calibration_images],
         # An MXNet context would import MXNet too early in the other process.
         "devices": [Device(d.device_type, d.device_id) for d in devices],
-        "batch_size": per_device_batch_size,
+        "per_device_batch_size": per_device_batch_size,
         "repeats": repeats,
     }
     for name in precisions:
@@ -66,24 +65,24 @@ def infer(
     precision: str,
     params: Sequence[numpy.ndarray],
     *,
-    X: numpy.ndarray,
-    y: numpy.ndarray,
+    data: datasets.ImageData,
     y_float32: numpy.ndarray,
-    X_calibration: numpy.ndarray,
     devices: Sequence[Device],
-    batch_size: int,
+    per_device_batch_size: int,
     repeats: int,
 ) -> PrecisionRecord:
-    """Infer images uint8 (n, 28, 28) of classes `y` in a precision, in this process."""
-    X_calibration, images = datasets.to_float(X_calibration), datasets.to_float(X)
+    """Infer the test images in a precision, in this process; X_train calibrates."""
+    batch_size, chosen = per_device_batch_size, contexts(devices)
+    X_calibration, X = map(datasets.to_float, (data.X_train, data.X_test))
     nets, batches, images_per_sec = [], [], []
-    for device in contexts(devices):
+    for device in chosen:
         net, _, _ = concise.build(params, [device], lr=1)  # which is not trained
         nets.append(lower(net, precision, X_calibration, device, batch_size))
     with lowering_semantics():
-        for k, start in enumerate(range(0, len(X), batch_size)):
-            n, part = k % len(devices), images[start : start + batch_size]
-            batches.append((nets[n], lowering_array(part, contexts(devices)[n])))
+        starts = range(0, len(X), batch_size)
+        for start, net, device in zip(starts, cycle(nets), cycle(chosen)):
+            part = X[start : start + batch_size]
+            batches.append((net, lowering_array(part, device)))
         scores = [y_hat.asnumpy() for y_hat in [net(batch) for net, batch in batches]]
         full = batches[: len(X) // batch_size]
         for _ in range(WARMUP_PASSES + repeats):
@@ -100,7 +99,7 @@ def infer(
     return PrecisionRecord(
         precision=precision,
         per_device_batch_size=batch_size,
-        test_acc=float((predicted == y).mean()),
+        test_acc=float((predicted == data.y_test).mean()),
         agreement=float((predicted == y_float32).mean()),
         images_per_sec=float(speed),
         images_per_sec_q1=float(q1),

@@ -23,33 +23,45 @@ def result(runs: Sequence[Run]) -> Result:
     runs = [run for run in runs if run.lines_of(PrecisionRecord)]
     if not runs:
         return Result()
-    several, cells, refused, answers = len(runs) > 1, [], [], {}
-    passes = set()
+    cells, refused, answers, passes = [], [], {}, set()
     for run in runs:
         where, lines = labels.count(run.header), run.lines_of(PrecisionRecord)
         rows = merged(lines)
-        cells += [[where, *row] if several else row for row in cells_of(lines)]
-        passes |= {str(row.n) for row in rows if row.supported}
-        refused += [
-            f"{where}: {row.weights} {row.precision} not supported: {row.why_not}"
-            for row in rows
-            if not row.supported
-        ]
+        float32 = baseline(rows)
+        for row in rows:
+            cells.append([where, row.weights, row.precision, *["-"] * 6])
+            if not row.supported:
+                what = f"{row.weights} {row.precision}"
+                refused.append(f"{where}: {what} not supported: {row.why_not}")
+                continue
+            passes.add(row.n)
+            speedup = "1" if row is float32 else "-"
+            if float32 and row is not float32:
+                speedup = compare(seconds(lines, float32), seconds(lines, row)).cell
+            cells[-1][3:] = [
+                f"{row.test_acc:.4f}",
+                f"{row.agreement:.4f}",
+                f"{row.images_per_sec:,.0f}",
+                f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
+                speedup,
+                f"{row.weight_bytes:,}",
+            ]
         picture = f"{files.run_name(run.header)}-precision"
-        answers[picture] = [sentence(f"{where}: {_answer(lines)}")]
+        answers[picture] = [sentence(f"{where}: {_answer(lines, rows)}")]
     note = (
-        f"images/s: median of {' or '.join(sorted(passes, key=int)) or 'no'} passes "
+        f"images/s: median of {' or '.join(map(str, sorted(passes))) or 'no'} passes "
         "over the test images; agreement: with the classes in float32; speedup: over "
         f"float32 ({MARKS})"
     )
-    columns = ["", *COLUMNS] if several else COLUMNS
-    table = Table(columns, cells, names=3 if several else 2)
+    columns, names = ["", *COLUMNS], 3
+    if len(runs) == 1:  # which the answer names
+        columns, names, cells = columns[1:], 2, [row[1:] for row in cells]
+    table = Table(columns, cells, names=names)
     return Result(table, note, answers, ["\n".join(refused)] if refused else [])
 
 
-def _answer(lines: Sequence[PrecisionRecord]) -> str:
+def _answer(lines: Sequence[PrecisionRecord], rows: Sequence[PrecisionRecord]) -> str:
     """Compare the fastest precision of the trained weights with float32."""
-    rows = merged(lines)
     float32 = baseline(rows)
     trained = [row for row in rows if row.supported and row.weights == "trained"]
     others = [row for row in trained if row is not float32]
@@ -93,25 +105,3 @@ def baseline(rows: Iterable[PrecisionRecord]) -> PrecisionRecord | None:
     wanted = "float32", "trained", True
     found = (r for r in rows if (r.precision, r.weights, r.supported) == wanted)
     return next(found, None)
-
-
-def cells_of(lines: Sequence[PrecisionRecord]) -> list[list[str]]:
-    """Return the cells of `COLUMNS`, a row per precision."""
-    rows = merged(lines)
-    float32, cells = baseline(rows), []
-    for row in rows:
-        numbers = ["-"] * (len(COLUMNS) - 2)
-        if row.supported:
-            speedup = "1" if row is float32 else "-"
-            if float32 and row is not float32:
-                speedup = compare(seconds(lines, float32), seconds(lines, row)).cell
-            numbers = [
-                f"{row.test_acc:.4f}",
-                f"{row.agreement:.4f}",
-                f"{row.images_per_sec:,.0f}",
-                f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
-                speedup,
-                f"{row.weight_bytes:,}",
-            ]
-        cells.append([row.weights, row.precision, *numbers])
-    return cells

@@ -32,12 +32,10 @@ def params(data):
 @pytest.fixture(scope="module")
 def task(data, params):
     return {
-        "X": data.X_test,
-        "y": data.y_test,
+        "data": data.head(n_train=200),
         "y_float32": predictions(params, data.X_test, CPU),
-        "X_calibration": data.X_train[:200],
         "devices": names("cpu:1"),
-        "batch_size": 100,
+        "per_device_batch_size": 100,
         "repeats": 1,
     }
 
@@ -72,7 +70,7 @@ def test_the_symbol_block_is_the_block(data, params):
 def test_each_precision_agrees_with_float32(precision, least, most_bytes, task, params):
     row = infer(precision, params, **task)
     assert row.agreement >= least
-    float32_acc = (task["y_float32"] == task["y"]).mean()
+    float32_acc = (task["y_float32"] == task["data"].y_test).mean()
     assert abs(row.test_acc - float32_acc) <= 1 - row.agreement + 1e-9
     assert row.weight_bytes <= most_bytes
     assert 0 < row.images_per_sec_q1 <= row.images_per_sec <= row.images_per_sec_q3
@@ -109,9 +107,10 @@ def test_weight_bytes_are_those_of_the_parameters(params):
 
 def test_two_devices_infer_what_one_does(task, params):
     """500 images in batches of 60: the last batch is smaller."""
+    batches = {"per_device_batch_size": 60}
     one, both = (
-        infer("int8-naive", params, **{**task, "batch_size": 60, "devices": devices})
-        for devices in (names("cpu:1"), names("cpu:2"))
+        infer("int8-naive", params, **{**task, "devices": names(devices), **batches})
+        for devices in ("cpu:1", "cpu:2")
     )
     assert (both.agreement, both.test_acc) == (one.agreement, one.test_acc)
 

@@ -83,5 +83,5 @@ def test_points_lost_stand_against_the_speed_over_float32():
     assert "not supported here: float16" in " ".join(words(drawn))
     assert "int8-none: 2.0\u00d7" in words(drawn)
     assert axes.lines[1].get_label() == "one channel stretched: at most 25.0 points"
-    with pytest.raises(RecordError, match="no measured precision"):
+    with pytest.raises(RecordError, match="no measured float32"):
         figure.pictures([run_of(ROWS[1:2])])

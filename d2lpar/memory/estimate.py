@@ -14,7 +14,7 @@ from typing import NamedTuple
 from d2lpar.errors import DeviceError
 from d2lpar.machine import host
 from d2lpar.machine.gpus import cuda_devices
-from d2lpar.text import byte_size, plain_table, plural
+from d2lpar.text import byte_size, filled, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
 PROCESS = 250 * 2**20  # resident with Python, MXNet, and each operator used once
@@ -33,7 +33,7 @@ KEPT = PIXELS + 20 * (2 * 26**2 + 13**2) + 50 * (2 * 9**2 + 4**2) + 2 * 128 + 10
 
 
 class Item(NamedTuple):
-    """A part of the need: `size` bytes in the "process", "each device" or the like."""
+    """A part of the need: bytes of the "process", "first device" or "each device"."""
 
     name: str
     size: int
@@ -49,14 +49,14 @@ class Need:
     batch: int
     items: list[Item]
 
-    def bytes_at(self, *places: str) -> int:
-        """Return the bytes of the items in these places."""
-        return sum(item.size for item in self.items if item.where in places)
+    def bytes_at(self, where: str) -> int:
+        """Return the bytes of the items in one place."""
+        return sum(item.size for item in self.items if item.where == where)
 
     @property
     def by_device(self) -> list[int]:
         """Return the bytes on each device, without the process's own bytes."""
-        each = self.bytes_at("each device", "each GPU")
+        each = self.bytes_at("each device")
         return [each + self.bytes_at("first device")] + [each] * (self.num_devices - 1)
 
     @property
@@ -69,16 +69,13 @@ class Need:
         """Return the bytes in each separate memory: the host's, or each GPU's."""
         return self.by_device if self.kind == "gpu" else [self.total]
 
-    def text(self, *more: tuple[str, str]) -> str:
-        """Return a title, a line per item with its size and place, and `more` lines."""
+    def __str__(self) -> str:
         noun = "GPU" if self.kind == "gpu" else "CPU context"
         devices = plural(self.num_devices, noun)
         rows = [(item.name, byte_size(item.size), item.where) for item in self.items]
-        rows += [(*row, "") for row in (("all together", byte_size(self.total)), *more)]
+        rows.append(("all together", byte_size(self.total), ""))
         title = f"memory for a batch of {self.batch:,} on {devices}"
         return f"{title}:\n{plain_table([], rows)}"
-
-    __str__ = text
 
 
 def lenet_need(
@@ -111,7 +108,7 @@ def lenet_need(
     ]
     if kind == "gpu":
         items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))
-        items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))
+        items.append(Item("CUDA context", CUDA_CONTEXT, "each device"))
     return Need(kind, num_devices, batch, items)
 
 
@@ -158,8 +155,9 @@ def report(global_batch_size: int, devices: Sequence, **sizes: int) -> str:
     """
     kind, free = devices[0].device_type, free_memory(devices)
     need = lenet_need(global_batch_size, len(devices), kind=kind, **sizes)
-    rows = [(f"free on {device}", byte_size(f)) for device, f in zip(devices, free)]
-    if kind == "cpu":
-        rows = [("free", byte_size(free[0]))]
     largest = largest_batch(devices, free, **sizes)
-    return need.text(*rows, ("largest batch that fits", f"{largest:,}"))
+    # CPU contexts share one memory.
+    where = [f" on {device}" for device in devices] if kind == "gpu" else [""]
+    rooms = ", ".join(f"{byte_size(f)}{w}" for f, w in zip(free, where))
+    fits = filled(f"free: {rooms}; largest batch that fits: {largest:,}")
+    return f"{need}\n{fits}"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from d2lpar.errors import DeviceError
-from d2lpar.memory.estimate import free_memory, largest_batch, lenet_need
+from d2lpar.memory.estimate import free_memory, largest_batch
 from d2lpar.text import byte_size
 
 # Errors of MXNet's storage, of CUDA and its libraries (without memory their handles are
@@ -25,7 +25,7 @@ WORDS = re.compile(
 def advice(
     devices: Sequence, said: str, lenets_batch: int | None = None, **sizes: int
 ) -> str:
-    """Return one line: the devices, what is needed, what is free, what would fit.
+    """Return one line: the devices, what is free, what would fit.
 
     `said` is the error's line, `lenets_batch` the global batch of a training of LeNet,
     None of other work, and `sizes` are its `n_train` and `n_test`.
@@ -38,22 +38,13 @@ def advice(
         free = free_memory(devices)
     except DeviceError:
         return f"{where}: use a smaller batch"
-    if lenets_batch is None:
-        remedy = "use less data or a smaller batch"
-        return f"{where}: {byte_size(min(free))} are free: {remedy}"
-    kind = devices[0].device_type
-    need = lenet_need(lenets_batch, len(devices), kind=kind, **sizes)
-    lacking = [n - f for n, f in zip(need.by_memory, free)]
-    k = lacking.index(max(lacking))  # of the GPUs; CPU contexts share one memory
-    fitting = largest_batch(devices, free, **sizes)
-    if fitting >= need.batch:
-        remedy = "it should fit, so something else takes memory: use a smaller batch"
-    elif fitting:
-        remedy = f"use at most --global-batch-size {fitting}"
-    else:
-        remedy = "not even a batch of 1 fits: free some of it"
-    return (
-        f"{where}: a batch of {need.batch} needs about "
-        f"{byte_size(need.by_memory[k])}, {byte_size(free[k])} are free on "
-        f"{devices[k]}: {remedy}"
-    )
+    remedy = "use less data or a smaller batch"
+    if lenets_batch is not None:
+        fitting = largest_batch(devices, free, **sizes)
+        if fitting >= lenets_batch:
+            remedy = "it should fit, so something else takes memory: " + remedy
+        elif fitting:
+            remedy = f"use at most --global-batch-size {fitting}"
+        else:
+            remedy = "not even a batch of 1 fits: free some of it"
+    return f"{where}: {byte_size(min(free))} are free: {remedy}"

@@ -23,7 +23,7 @@ def test_the_line_names_what_helps(monkeypatch):
 
     text = line(1000 * MIB, 6000, devices=2)
     assert text.startswith("out of memory on cpu(0) to cpu(1) (no): ")
-    assert "a batch of 6000 needs about " in text and "\n" not in text
+    assert ": 1,000 MiB are free: " in text and "\n" not in text
     fitting = int(re.search(r"--global-batch-size (\d+)", text)[1])
     assert 100 < fitting < 6000
     assert line(MIB, None).endswith("free: use less data or a smaller batch")

@@ -36,9 +36,7 @@ def restore_numpy_names() -> None:
     names |= {old: have[new] for old, new in RENAMED.items() if new in have}
     names |= {"PINF": float("inf"), "NINF": -float("inf"), "PZERO": 0.0, "NZERO": -0.0}
     names["msort"] = lambda a: numpy.sort(a, axis=0)
-    names["in1d"] = lambda a, *args, **options: numpy.isin(
-        numpy.ravel(a), *args, **options
-    )
+    names["in1d"] = lambda a, *args, **how: numpy.isin(a, *args, **how).ravel()
     names["compat"] = types.SimpleNamespace(basestring=str)  # asked for by mx.np.pad
     names |= dict.fromkeys(FINANCIAL)
     for name, value in names.items():

@@ -80,15 +80,13 @@ class CudaKernel:
         ctx: mx.Context,
         grid_dims: tuple[int, int, int],
         block_dims: tuple[int, int, int],
-        shared_mem: int = 0,
     ) -> None:
         """Run the kernel on `ctx` for ``grid_dims`` blocks of ``block_dims`` threads.
 
-        `args` are dense MXNet arrays on `ctx` for `*`, else numbers; `shared_mem`, in
-        bytes, is for GPUs. The kernel must stop threads beyond the data. Raises
-        :class:`KernelError`, before anything runs, for arguments that do not fit the
-        signature, a written array given twice, dims that are not three numbers >= 1,
-        and failed compilation.
+        `args` are dense MXNet arrays on `ctx` for `*`, else numbers. The kernel must
+        stop threads beyond the data. Raises :class:`KernelError`, before anything runs,
+        for arguments that do not fit the signature, a written array given twice, dims
+        that are not three numbers >= 1, and failed compilation.
         """
         args = _checked(self.name, self.parameters, args, ctx)
         for dims in (grid_dims, block_dims):
@@ -96,7 +94,7 @@ class CudaKernel:
                 raise KernelError(
                     f"kernel {self.name}: dims {dims}: write three numbers, at least 1"
                 )
-        self.compiled(ctx).launch(args, ctx, grid_dims, block_dims, shared_mem)
+        self.compiled(ctx).launch(args, ctx, grid_dims, block_dims)
 
     def compiled(self, ctx: mx.Context) -> mx.rtc.CudaKernel | on_cpu.CpuKernel:
         """Return the kernel for a kind of device, whose ``launch`` checks nothing."""
@@ -130,8 +128,6 @@ class ElementwiseKernel:
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
         self.parameters = parse_signature(arguments)
-        if not any(p.pointer for p in self.parameters):
-            raise KernelError(f"kernel {name}: {arguments!r} has no array, as float *x")
         self.source = _ELEMENTWISE.format(
             name=name, arguments=arguments, operation=operation.strip().rstrip(";")
         )
@@ -150,7 +146,7 @@ class ElementwiseKernel:
             raise KernelError(f"kernel {name}: arrays of different sizes: {shapes}")
         if n > 0:
             dims = (-(-n // BLOCK_SIZE), 1, 1), (BLOCK_SIZE, 1, 1)
-            self._kernel.compiled(ctx).launch([*checked, numpy.int64(n)], ctx, *dims, 0)
+            self._kernel.compiled(ctx).launch([*checked, numpy.int64(n)], ctx, *dims)
 
 
 _SGD = ElementwiseKernel(

@@ -227,7 +227,6 @@ class CpuKernel(NamedTuple):
         ctx: mx.Context,
         grid_dims: Sequence[int],
         block_dims: Sequence[int],
-        shared_mem: int,
     ) -> None:
         """Hand a launch of checked arrays and NumPy scalars to MXNet's engine.
 

@@ -156,7 +156,7 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
 
 def times_as_fast(found: Comparison) -> str:
     """Return a ratio for the note of a row: "1.6\u00d7", "0.97\u00d7 (same)"."""
-    mark = "" if found.is_told else " (same)" if found.is_same else " (not told)"
+    mark = "" if found.is_told else f" ({found.verdict})"
     return f"{found.ratio:.2g}\u00d7{mark}"
 
 

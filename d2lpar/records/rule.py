@@ -43,11 +43,6 @@ class Summary:
     samples: tuple[float, ...]
     turns: Mapping[Any, float] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        if not self.n:
-            return NOT_TIMED
-        return f"{self.median:.2f} ({self.least:.2f}-{self.most:.2f}, n={self.n})"
-
     def cells(self, scale: float = 1.0) -> list[str]:
         """Return the median, range and n as cells of a table, "-" for unknown ones."""
         if not self.n:
@@ -113,21 +108,23 @@ class Comparison:
     turns: int
 
     @property
-    def is_told(self) -> bool:
-        """Return whether one is faster."""
-        return math.isfinite(self.within) and not self.low <= 1 <= self.high
+    def verdict(self) -> str:
+        """Return "faster" or "slower" (that `b` is), "same" or "not told"."""
+        if math.isfinite(self.within) and not self.low <= 1 <= self.high:
+            return "faster" if self.ratio > 1 else "slower"
+        return "same" if self.within <= SAME else "not told"
 
     @property
-    def is_same(self) -> bool:
-        """Return whether both are the same within 15 %, and none is faster."""
-        return self.within <= SAME and not self.is_told
+    def is_told(self) -> bool:
+        """Return whether one is faster."""
+        return self.verdict in ("faster", "slower")
 
     @property
     def cell(self) -> str:
         """Return the ratio with the mark that tables have: "1.62", "0.97=", "1.2?"."""
         if math.isnan(self.ratio):
             return "-"
-        mark = "" if self.is_told else "=" if self.is_same else "?"
+        mark = {"same": "=", "not told": "?"}.get(self.verdict, "")
         return f"{self.ratio:.2f}{mark}"
 
 
@@ -240,7 +237,7 @@ def phrase(
             ratio, low, high, words = 1 / ratio, 1 / high, 1 / low, "takes {} long"
         words = words.format(f"{as_ratio(ratio)} times as")
         return f"{this} {words} as {other} ({as_ratio(low)} to {as_ratio(high)})"
-    if found.is_same:
+    if found.verdict == "same":
         words = f"is as fast as {other} {MARGIN}"
         return f"{this} {words} ({found.ratio:.2f}; {ends})"
     if found.turns >= FEWEST:
@@ -260,7 +257,7 @@ def phrase(
 def in_short(mine: Summary, others: Summary) -> str:
     """Return how fast one is beside the other in few words, "" where it is not told."""
     found = compare(others, mine)
-    if found.is_same:
+    if found.verdict == "same":
         return f"as fast {MARGIN}"
     if not found.is_told:
         return ""

@@ -33,31 +33,23 @@ def as_csv(runs: Sequence[Run]) -> str:
     "slower", "same", "not told" or why it failed. Raises :class:`RecordError` for a
     record without times.
     """
-    found = []
-    for run in runs:
-        timed = [(run, *row) for row in timed_works(run)]
-        if not timed:
-            raise RecordError(f"{run.path}: holds no times of its samples")
-        found += timed
-    if not runs:
-        raise RecordError("no records there")
+    found = [(run, *row) for run in runs for row in timed_works(run)]
+    if not found:
+        raise RecordError("no times there")
     base: dict[tuple, tuple[int, Summary]] = {}
     for run, work, devices, seconds in sorted(found, key=lambda row: row[2]):
         base.setdefault((files.sweep_of(run), work), (devices, seconds))
     rows = []
     for run, work, devices, seconds in found:
         fewest, others = base[files.sweep_of(run), work]
-        verdict, told = "", None
+        told = compare(others, seconds) if devices != fewest else None
+        verdict = told.verdict if told else ""
         if run.lines_of(PointRecord):
             from d2lpar.least_squares.result import FAILED, reached
 
             same = [x for x in runs if files.sweep_of(x) == files.sweep_of(run)]
-            verdict = "" if reached(same)[run.header.variant] else FAILED
-        if not verdict and devices != fewest:
-            told = compare(others, seconds)
-            verdict = "same" if told.is_same else "not told"
-            if told.is_told:
-                verdict = "faster" if told.ratio > 1 else "slower"
+            if not reached(same)[run.header.variant]:
+                told, verdict = None, FAILED
         turns = tuple(seconds.turns.values())
         values = turns if len(turns) > 1 else seconds.samples
         ends = [*by_epoch(run).values()][-1] if run.lines_of(EpochRecord) else []
@@ -113,7 +105,9 @@ def timed_works(run: Run) -> Iterator[tuple[str, int, Summary]]:
         for line in run.lines_of(TimingRecord):
             name = f"{line.operation}, {line.library}, {line.form}"
             yield name, len(line.devices), summarize(line.seconds)
-    elif run.epochs:
+    elif not run.epochs:
+        raise RecordError(f"{run.path}: holds no times of its samples")
+    else:
         graphs = run.header.gpu_build.get("cuda_graphs")
         how = {None: "", True: ", CUDA graphs", False: ", no graph"}[graphs]
         yield run.header.chapter + how, run.header.num_devices, seconds_per_epoch(run)

@@ -82,9 +82,7 @@ def pays_from(found: Mapping[int, Comparison]) -> int | None:
 
 def _says(found: Comparison) -> str:
     """Return what the rule says of more devices, in words."""
-    if found.is_told:
-        return "faster" if found.ratio > 1 else "slower"
-    return "the same within 15 %" if found.is_same else "not told"
+    return "the same within 15 %" if found.verdict == "same" else found.verdict
 
 
 def _pays(devices: str, found: Mapping[int, Comparison]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from d2lpar.errors import RecordError
+from d2lpar.records import files
 from d2lpar.records.atomic import cell_output, replacing
 from d2lpar.records.rule import of_turns, phrase
 from d2lpar.runs.progress import in_notebook, show_figure
@@ -54,10 +54,8 @@ def answer(what: str, value: float | str) -> None:
         shown = f"{guess:g}" if isinstance(guess, float) else guess
         text += f" (you said {shown}: {off})"
         line = {"what": what, "guess": guess, "answer": value, "good": good}
-        line["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        path = cell_output("predictions.jsonl")
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with cell_output("predictions.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**line, "date": files.now()}) + "\n")
     if in_notebook():
         from IPython.display import display
 
@@ -121,8 +119,6 @@ def record(name: str) -> Run:
     `name` is a path below ``figures/``, whose records the package contains, too.
     Raises :class:`RecordError` for a record that is not there.
     """
-    from d2lpar.records import files
-
     if not (COMMITTED / name).is_file():
         raise RecordError(f"figures/{name}: there is no such record")
     return files.read(COMMITTED / name)

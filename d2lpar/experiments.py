@@ -41,7 +41,6 @@ class Experiment:
     presets: Mapping[str, dict]
     measure: str
     room: str = ""  # whose `result.result` answers, and `figure.pictures` draws
-    takes_workers: bool = False  # `measure` has ``workers=``, for `d2lpar launch`
     load: str = ""
     locate: str = ""  # ``f(name)`` settles which data set --data names
     datasets: Sequence[str] = ()  # what --data may name, beside auto
@@ -152,11 +151,17 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
 def result(runs: Sequence[Run]) -> Result:
     """Compute what runs of one sweep found, in any order.
 
-    Raises :class:`RecordError` for runs whose settings differ.
+    Raises :class:`RecordError` for runs whose settings differ, and for one without
+    lines.
     """
     from d2lpar.records import labels
 
     experiment = measured_by(runs)
+    for run in runs:
+        if not run.lines:
+            raise RecordError(
+                f"{run.path}: holds no results yet; wait, or run it again"
+            )
     if different := differing_settings(runs):
         other = next(run for run in runs if differing_settings([runs[0], run]))
         a, b = runs[0].path, other.path
@@ -177,11 +182,7 @@ def draw(
     from d2lpar.figures import page  # matplotlib is slow to import
     from d2lpar.records import labels
 
-    for run in runs:
-        if not run.lines:
-            raise RecordError(
-                f"{run.path}: holds no results yet; wait, or run it again"
-            )
+    runs = sorted(runs, key=lambda run: run.header.num_devices)
     experiment, found = measured_by(runs), found or result(runs)
     texts = {"results": found.full_text(labels.source(runs))} if found.further else {}
     with page.plain_style():
@@ -210,8 +211,8 @@ LENET = Experiment(
         # From the book's start, N(0, 0.01), the first epochs learn nothing.
         "quick": {**QUICK, "scale": 0.1},
         "first": {  # of `make run`: seconds
-            **{**QUICK, "num_epochs": 3, "global_batch_size": 32, "lr": 0.1},
-            **{"scale": 0.1, "data": {"n_train": 2_000, "n_test": 1_000}},
+            **{"num_epochs": 3, "global_batch_size": 32, "lr": 0.1, "scale": 0.1},
+            "data": {"n_train": 2_000, "n_test": 1_000},
         },
         "book": BOOK,
         "dry-run": {"num_epochs": 1, "data": {"n_train": 128, "n_test": 64}},
@@ -413,7 +414,6 @@ _ALL = (
         title="Several machines and a parameter server",
         about="trains LeNet, also on several workers",
         measure="d2lpar.lenet.concise:train",
-        takes_workers=True,
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

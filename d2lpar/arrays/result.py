@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from d2lpar.errors import RecordError
 from d2lpar.records import labels
 from d2lpar.records.kinds import Run, TimingRecord, group
 from d2lpar.records.result import Result, Table
@@ -51,8 +50,6 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     """Return the runs' timings by ascending device count, repeats of a row pooled."""
     pooled: dict[tuple, list[TimingRecord]] = {}
     for run in sorted(runs, key=lambda run: run.header.num_devices):
-        if not run.lines_of(TimingRecord):
-            raise RecordError(f"{run.path}: holds no timings")
         for x in run.lines_of(TimingRecord):
             on_host = not x.devices or x.devices[0].startswith("host")
             count = 0 if on_host else run.header.num_devices
@@ -84,9 +81,7 @@ def shape(row: Row) -> str:
 
 def result(runs: Sequence[Run]) -> Result:
     """Return the fastest form of each operation in each library, further all forms."""
-    table = rows([run for run in runs if run.lines_of(TimingRecord)])
-    if not table:
-        return Result()
+    table = rows(runs)
     cells, samples = [], set()
     for row in fastest_forms(table):
         where = plural(row.num_devices, "device") if row.num_devices else "host"

@@ -193,7 +193,7 @@ def launch(workers: int, arguments: tuple[str, ...]) -> None:
     if command != "run" or not words:
         raise click.UsageError("after -- write: run multiple_machines")
     experiment = get(words[0])
-    if not experiment.takes_workers:
+    if experiment.name != "multiple_machines":
         raise SettingError(
             f"launch: {experiment.name} is not shared among workers; write "
             "multiple_machines"

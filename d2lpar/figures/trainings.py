@@ -7,7 +7,6 @@ from statistics import median
 
 from matplotlib.axes import Axes
 
-from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records import labels, measurements
 from d2lpar.records.kinds import Run
@@ -18,7 +17,7 @@ def seconds(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
     """Draw ``seconds``: a row per run, with the speedup over the first."""
-    runs, rows = by_device_count(runs), []
+    rows = []
     base = measurements.seconds_per_epoch(runs[0])
     for k, run in enumerate(runs):
         summary = measurements.seconds_per_epoch(run)
@@ -34,20 +33,6 @@ def seconds(
     page.dots(axes, rows, "s")
     axes.set_xlabel(f"{axes.get_xlabel()} per epoch")
     return {"seconds": picture}
-
-
-def by_device_count(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs by ascending device count; RecordError for two of one."""
-    counts: dict[str, Run] = {}
-    for run in runs:
-        count = labels.count(run.header)
-        if count in counts:
-            raise RecordError(
-                f"{counts[count].path} and {run.path}: both are of "
-                f"{count}; draw one of them, or compare them"
-            )
-        counts[count] = run
-    return sorted(counts.values(), key=lambda run: run.header.num_devices)
 
 
 def workload(runs: Sequence[Run]) -> str:

@@ -27,7 +27,6 @@ def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture | bytes]:
     """Draw ``seconds``, ``quality``; of most devices ``strip``, ``samples``, a GIF."""
-    runs = trainings.by_device_count(runs)
     last, drawn = runs[-1], {}
     title = "Fréchet distance and coverage of generated faces"
     title = page.answer(answers, "quality", title, inches=10.5)

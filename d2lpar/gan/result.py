@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from d2lpar.records import measurements
-from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run
+from d2lpar.records.kinds import FrameRecord, Run
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.text import number
 
@@ -15,9 +15,6 @@ MEASURES = {"frechet": "Fréchet", "coverage": "coverage"}
 
 def result(runs: Sequence[Run]) -> Result:
     """Return a row per device count, and per set that the faces are compared with."""
-    runs = [run for run in runs if run.lines_of(GanEpochRecord)]
-    if not runs:
-        return Result()
     rows = []
     for run, seconds in zip(runs, measurements.seconds_rows(runs)):
         steps = max(frame.num_steps for frame in run.lines_of(FrameRecord))

@@ -23,9 +23,7 @@ def result(runs: Sequence[Run]) -> Result:
 
     Methods that end above the least residual have no seconds, and come last.
     """
-    runs = in_order([run for run in runs if run.lines_of(PointRecord)])
-    if not runs:
-        return Result()
+    runs = in_order(runs)
     rows, ends, least, there = [], [], least_of(runs), reached(runs)
     for run in runs:
         names = [run.header.variant, labels.count(run.header)]

@@ -13,7 +13,6 @@ def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
     """Draw ``accuracy`` by epoch, and ``seconds``, titled by `answers`."""
-    runs = trainings.by_device_count(runs)
     title = page.answer(answers, "accuracy", "Test accuracy")
     accuracy = page.new(title, trainings.workload(runs), runs)
     (axes,) = accuracy.axes

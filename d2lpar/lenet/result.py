@@ -28,9 +28,7 @@ def result(runs: Sequence[Run]) -> Result:
     """Return a row per device count and way to share of one chapter, over all seeds."""
     seeds = {run.header.seed for run in runs}
     one_seed = len(seeds) == 1 and not runs[0].header.settings.get("seeds")
-    runs = pooled([run for run in runs if run.lines_of(EpochRecord)])
-    if not runs:
-        return Result()
+    runs = pooled(runs)
     columns, rows = ["", *SECONDS], seconds_rows(runs)
     sent = list(map(_megabytes, runs))
     if any(megabytes != "-" for megabytes in sent):

@@ -20,9 +20,6 @@ COLUMNS = (
 
 def result(runs: Sequence[Run]) -> Result:
     """Return a row per precision of each run, and why some could not be measured."""
-    runs = [run for run in runs if run.lines_of(PrecisionRecord)]
-    if not runs:
-        return Result()
     cells, refused, answers, passes = [], [], {}, set()
     for run in runs:
         where, lines = labels.count(run.header), run.lines_of(PrecisionRecord)

@@ -93,14 +93,18 @@ def machine(header: BenchmarkHeader) -> str:
     return ", ".join([*dict.fromkeys(header.on_gpus), *gpu_words(header)])
 
 
+def period(headers: Sequence[Header | BenchmarkHeader]) -> str:
+    """Return the days of runs: "2026-01-02", or "2026-01-02 to 2026-01-05"."""
+    days = sorted(header.date[:10] for header in headers)
+    return " to ".join(dict.fromkeys((days[0], days[-1])))
+
+
 def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
     """Return MXNet's version, dates and commits of runs, for a file's metadata."""
     version = next((h.versions["mxnet"] for h in headers if "mxnet" in h.versions), "")
     library = f"MXNet {version}. " if version not in ("", "not installed") else ""
-    days = sorted(h.date[:10] for h in headers)
-    period = " to ".join(dict.fromkeys((days[0], days[-1])))
     commits = " and ".join(dict.fromkeys(map(commit, headers)))
-    return f"{library}{period}, {commits}."
+    return f"{library}{period(headers)}, {commits}."
 
 
 def source(runs: Sequence[Run]) -> str:

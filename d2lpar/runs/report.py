@@ -92,10 +92,8 @@ def in_short(found: Sequence[Sweep]) -> str:
 
 def where_from(headers: Sequence[Header]) -> str:
     """Return the machine, the days and the data of runs as text."""
-    days = sorted(header.date[:10] for header in headers)
     data = listed(dict.fromkeys(map(labels.data_name, headers)))
-    period = " to ".join(dict.fromkeys((days[0], days[-1])))
-    return f"{labels.hardware(headers)}; {period}; {data}."
+    return f"{labels.hardware(headers)}; {labels.period(headers)}; {data}."
 
 
 def sweeps(out: Path, known: Sweep | None = None) -> list[Sweep]:

@@ -6,7 +6,6 @@ from support import factories
 from support.drawn import medians
 
 from d2lpar.arrays import figure, result
-from d2lpar.errors import RecordError
 from d2lpar.records.kinds import Run, TimingRecord
 
 
@@ -61,8 +60,6 @@ def test_pictures_and_text():
     assert "reads 0.100 ms for product, dot, on 1 device" in found.sentences[0]
     assert set(figure.pictures(runs)) == {"clocks"}
     assert figure.pictures([a_run(1, "copy")]) == {}
-    with pytest.raises(RecordError):
-        figure.pictures([a_run(1, "nothing")])
 
 
 def test_the_naive_clock_is_drawn_beside_the_synchronised_one():

@@ -71,10 +71,9 @@ def test_a_row_says_its_own_unit_and_names_stand_at_their_values_and_apart():
     assert heights == pytest.approx({"one": 0.25, "two": 0.305, "three": 0.75})
 
 
-def test_runs_that_cannot_share_a_picture():
-    for runs in ([ONE, ONE], [Run(header(), (), ONE.path)]):
-        with pytest.raises(RecordError, match="book-cpu1.jsonl"):
-            figure.pictures(runs)
+def test_a_run_without_epochs_has_no_picture():
+    with pytest.raises(RecordError, match="book-cpu1.jsonl"):
+        figure.pictures([Run(header(), (), ONE.path)])
 
 
 def test_files_say_where_they_are_from(tmp_path):

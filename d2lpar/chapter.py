@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from d2lpar.errors import RecordError
 from d2lpar.records import files
 from d2lpar.records.atomic import cell_output, replacing
 from d2lpar.records.rule import of_turns, phrase
@@ -117,10 +116,8 @@ def record(name: str) -> Run:
     """Return a committed record: ``record("gpus/peers/one/custom-gpu1.jsonl")``.
 
     `name` is a path below ``figures/``, whose records the package contains, too.
-    Raises :class:`RecordError` for a record that is not there.
+    Raises FileNotFoundError for a record that is not there.
     """
-    if not (COMMITTED / name).is_file():
-        raise RecordError(f"figures/{name}: there is no such record")
     return files.read(COMMITTED / name)
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from d2lpar.errors import RecordError
 from d2lpar.experiments import differing
+from d2lpar.records import measurements
 from d2lpar.records.kinds import Header, Run, timed_epochs
-from d2lpar.records.measurements import by_epoch, is_gan, seconds_per_epoch
 from d2lpar.records.result import sentence
 from d2lpar.records.rule import phrase
 from d2lpar.text import filled, number, plain_table
@@ -27,19 +27,22 @@ def compare(a: Run, b: Run) -> str:
     :class:`RecordError` for runs of different kinds.
     """
     runs = a, b
-    seconds = [seconds_per_epoch(run) for run in runs]
-    if is_gan(a) != is_gan(b):
+    seconds = list(map(measurements.seconds_per_epoch, runs))
+    gan = measurements.is_gan(a)
+    if gan != measurements.is_gan(b):
         raise RecordError(
             f"{a.path} and {b.path}: only one of them is a GAN; compare runs of the "
             "same kind"
         )
     rates = [[e.samples_per_sec for e in timed_epochs(run)] for run in runs]
     of_a, of_b = (
-        seconds_per_epoch(run, per=lambda e: e.seconds * e.samples_per_sec / 1e3)
+        measurements.of_repeats(
+            (run, e.repeat, 1e3 / e.samples_per_sec) for e in timed_epochs(run)
+        )
         for run in runs
     )
-    name = "frechet" if is_gan(a) else "test_acc"
-    ends = [by_epoch(run, name) for run in runs]
+    name = "frechet" if gan else "test_acc"
+    ends = [measurements.by_epoch(run, name) for run in runs]
     both = set(ends[0]) & set(ends[1])
     last = max(both, default=0)
     values = [median(of[last]) if both else math.nan for of in ends]

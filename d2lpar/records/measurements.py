@@ -5,7 +5,7 @@ Which of two is faster is decided elsewhere, by :mod:`d2lpar.records.rule`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -21,15 +21,17 @@ SECONDS = ["s/epoch", "range", "n", "speedup"]  # the cells of `seconds_rows`
 # Seconds
 
 
-def seconds_per_epoch(*runs: Run, per: Callable = lambda epoch: 1) -> Summary:
-    """Return training seconds, by default per epoch, without warm-ups: n is 0 for none.
+def seconds_per_epoch(*runs: Run) -> Summary:
+    """Return training seconds per epoch, without warm-ups: n is 0 for none.
 
-    Each repeat is a process, in turn with those of the other runs of its sweep.
+    Each repeat is a process, in turn with those of the other runs of its sweep. Raises
+    :class:`RecordError` for a run without epochs.
     """
     for run in runs:
-        check(run)
+        if not run.epochs:
+            raise RecordError(f"{run.path}: holds no epochs; see d2lpar report")
     return of_repeats(
-        (run, e.repeat, e.seconds / per(e)) for run in runs for e in timed_epochs(run)
+        (run, e.repeat, e.seconds) for run in runs for e in timed_epochs(run)
     )
 
 
@@ -102,7 +104,6 @@ def by_epoch(run: Run, measure: str = "test_acc") -> dict[int, list[float]]:
 
     It is a field of the epochs, or of a GAN's frames: "frechet" or "coverage".
     """
-    check(run)
     kind = FrameRecord if is_gan(run) else kinds.EpochRecord
     lines = sorted(run.lines_of(kind), key=lambda line: line.epoch)
     return group(lines, lambda line: line.epoch, lambda line: getattr(line, measure))
@@ -121,9 +122,3 @@ def references(run: Run) -> dict[str, dict[str, float]]:
 def is_gan(run: Run) -> bool:
     """Return whether the run trained a GAN, which has no test accuracy."""
     return bool(run.lines_of(kinds.GanEpochRecord))
-
-
-def check(run: Run) -> None:
-    """Raise :class:`RecordError` for a run without epochs."""
-    if not run.epochs:
-        raise RecordError(f"{run.path}: holds no epochs; see d2lpar report")

@@ -35,9 +35,6 @@ th, td { padding: .2rem .8rem .2rem 0; text-align: right; white-space: nowrap; }
 th { border-bottom: 1px solid; font-weight: 600; }
 .name { text-align: left; }
 img { max-width: 100%; background: white; display: block; margin: 1rem 0; }
-@media (max-width: 40rem) { table { font-size: .75rem; }
-                            th, td { padding-right: .4rem; }
-                            .name { white-space: normal; min-width: 5.5rem; } }
 code { overflow-wrap: anywhere; }
 </style></head><body><h1>Results</h1>
 """

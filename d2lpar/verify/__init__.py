@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,36 +96,22 @@ def judge(
         sys.argv, step = [step], Path(step).stem
     benches: list[Bench] = []
     for k in range(BATCHES):
-        bench = Bench(step, num_devices, batch_size, seed + k, timeout)
-        if problem := bench.measure():
-            yield Check(problem[0], "unjudged", problem[1])
+        benches.append(Bench(step, num_devices, batch_size, seed + k, timeout))
+        if line := benches[k].measure():
+            yield Check("one device", "unjudged", line)
             return
-        benches.append(bench)
     noise = numpy.max([bench.noise for bench in benches], axis=0)
     for bench in benches:
         bench.noise, bench.other = noise, benches[-1]
     first, N = benches[0], num_devices
-    if any(bench.form == "other" for bench in benches):
-        yield Check("the gradient's length", "skipped", SENTENCES["own length"])
-    if noise.any():
-        line = SENTENCES["own precision"].format(off=f"{noise.max():.0e}")
-        yield Check("precision", "skipped", line, "own precision")
-    if first.form == "sum":
-        yield Check("a mean", "skipped", SENTENCES["sum"], "not divided")
+    yield Check("one device", "unjudged", "")
+    found = [check for bench in benches for check in one_device(bench)]
+    of_one = {check.what: check for check in sorted(found, key=lambda c: c.verdict)}
+    yield from of_one.values()
+    wrong = {what: of_one[what].mistake for what in of_one if of_one[what].mistake}
     even = even or bool(getattr(first.module, "EVEN", False))
-    wrong: dict[str, str] = {}  # the mistake of each check that is wrong
-    remarks: dict[str, Check] = {}
-    tried = calls(N, len(first.rows))
-    for what, (rows, words) in tried.items():
-        if remark := check_one_device(first, what, rows, words):
-            remarks[what] = remark
-            if remark.verdict == "wrong":
-                wrong[what] = remark.mistake
-                yield remark
-    for bench in benches:
-        bench.is_stateless = first.is_stateless
-    for what, (rows, words) in tried.items():
-        if what in wrong or " and " in what and first.lacks("step", words):
+    for what, (rows, words) in calls(N, len(first.rows)).items():
+        if " and " in what and first.lacks("step", words):
             continue  # the check of a part of a pair says what the step lacks
         if even and len(rows) % N:
             yield Check(what, "skipped", SENTENCES["even"])
@@ -136,118 +121,114 @@ def judge(
             check = check_call(bench, what, rows, words, wrong)
             if check.verdict != "right":
                 break
-        if check.verdict == "right":
-            check = remarks.get(what, check)
+        if check.verdict == "right" and what in of_one:
+            continue
         if check.verdict == "wrong" or check.mistake in OPEN[:2]:
             wrong[what] = check.mistake
         yield check
-        must = what == f"{N} devices against one"
-        if must and check.verdict == "unjudged" and not check.mistake:
+        if check.verdict == "unjudged" and not words and not check.mistake:
             return  # several devices do not answer
+    if lacks := first.lacks("replicas", ()):
+        yield Check("replicas", "skipped", lacks)
 
 
 def calls(N: int, even_batch: int) -> dict[str, tuple[Any, dict]]:
     """Return the rows and the words of the call of each check."""
     rows, odd = range(even_batch), range(even_batch + 1)
-    options: dict[str, dict] = {
-        "two steps": {"steps": 2},
-        "accumulation": {"accumulate": 2},
-        "clipping": {"clip_norm": 0},
-    }
-    pairs = combinations(options, 2)
+    two, pieces, clip = {"steps": 2}, {"accumulate": 2}, {"clip_norm": 0}
     return {
         f"{N} devices against one": (rows, {}),
-        "replicas": (rows, {"name": "replicas"}),
         "two equal calls": (rows, {}),
         "permuted rows": (numpy.random.default_rng(2).permutation(rows), {}),
         "the batch twice": ([*rows, *rows], {}),
         "twice the learning rate": (rows, {"lr": 2 * LR}),
-        **{what: (rows, words) for what, words in options.items()},
-        **{f"{a} and {b}": (rows, {**options[a], **options[b]}) for a, b in pairs},
+        "two steps": (rows, two),
+        "accumulation": (rows, pieces),
+        "clipping": (rows, clip),
+        "two steps and accumulation": (rows, two | pieces),
+        "two steps and clipping": (rows, two | clip),
+        "accumulation and clipping": (rows, pieces | clip),
         "an uneven batch": (odd, {}),
         "fewer samples than devices": (range(N - 1), {}),
-        "an uneven batch and accumulation": (odd, {"accumulate": 2}),
+        "an uneven batch and accumulation": (odd, pieces),
         "the first batch again": (rows, {}),
     }
 
 
-def check_one_device(bench: Bench, what: str, rows, words: dict) -> Check | None:
-    """Return what one device itself does wrong, or why less is judged, if it does.
-
-    A check that is skipped is not judged, unless several devices differ in it.
-    """
-    ref = bench.alone(bench.rows)
-    cut = ref / 4 / bench.N
-    known: dict[str, dict[str, Any]] = {
-        "the batch twice": {
-            "": 2 * ref if bench.form == "sum" else ref,
-            "not divided": 2 * ref,
-            "divided twice": ref / 2,
-        },
-        "clipping": {
-            "": cut,
-            "clipped sum": cut / len(bench.rows),
-            "not clipped": ref if bench.form != "other" else numpy.nan * ref,
-        },
+def one_device(bench: Bench) -> Iterator[Check]:
+    """Yield what one device itself does wrong, or why less is judged."""
+    ref, form, far = bench.alone(bench.rows), bench.form, bench.noise.max()
+    less = {
+        "the gradient's length": form == "other",
+        "own precision": far > 0,
+        "a mean": form == "sum",
     }
+    twice = {"": 2 * ref if form == "sum" else ref}
+    twice |= {"not divided": 2 * ref, "divided twice": ref / 2}
+    cut = ref / 4 / bench.N
+    clipped = {"": cut, "clipped sum": cut / len(bench.rows)}
+    clipped |= {"not clipped": ref} if form != "other" else {}
+    known = {"the batch twice": twice, "clipping": clipped}
     with suppress(RunError):  # a step need not take every call
-        if what == "two steps":
-            second = bench.alone(bench.rows, bench.start + ref)
-            known[what] = {"": ref + second, "old gradient": 2 * ref + second}
-        if what in known:
-            one, tol = bench.alone(rows, **words), bench.tolerance
-            gaps = {m: norm(one - u) - norm(tol(u)) for m, u in known[what].items()}
-            near = [m for m, gap in gaps.items() if gap < 1e-4 * norm(ref)]
+        second = bench.alone(bench.rows, ref)
+        known["two steps"] = {"": ref + second, "old gradient": 2 * ref + second}
+    tried = calls(bench.N, len(bench.rows))
+    for what, updates in known.items():
+        with suppress(RunError):
+            one = bench.alone(tried[what][0], **tried[what][1])
+            gaps = [norm(one - u) - norm(bench.tolerance(u)) for u in updates.values()]
+            near = [m for m, gap in zip(updates, gaps) if gap < 1e-4 * norm(ref)]
             if near and near[0]:
-                return Check(what, "wrong", SENTENCES[near[0]], near[0])
+                yield Check(what, "wrong", SENTENCES[near[0]], near[0])
             if what == "two steps":
                 bench.is_stateless = bool(near)  # else the first leaves a momentum
-            elif not near:
-                return Check(what, "skipped", SENTENCES[what])
-    return None
+            else:
+                less[what] = not near
+    for what in filter(less.get, less):
+        yield Check(what, "skipped", SENTENCES[what].format(off=f"{far:.0e}"))
 
 
 def check_call(bench: Bench, what: str, rows, words: dict, wrong: dict) -> Check:
     """Compare one call; `wrong` has the mistake of each check that was wrong before."""
-    must = what == f"{bench.N} devices against one"  # every step must answer
-    refused = "unjudged" if must else "skipped"
     apart = False
     try:
         got, one = bench.both(rows, **words)
-        if "name" not in words and not bench.lacks("replicas", words):
+        if not bench.lacks("replicas", words):
             replicas = bench.several(rows, name="replicas", **words)
             apart = bool(bench.differing(replicas, replicas[0]))
-    except RefusedError as error:
-        return Check(what, refused, str(error))
     except RunError as error:
+        is_refused = isinstance(error, RefusedError)
         with suppress(RunError):
-            bench.several(rows, N=1, **words)
-            line = SENTENCES["raises"].format(N=bench.N, error=error)
-            return Check(what, "wrong", line, "raises")
+            if not is_refused:
+                bench.several(rows, N=1, **words)
+                line = SENTENCES["raises"].format(N=bench.N, error=error)
+                return Check(what, "wrong", line, "raises")
         # One device may need more rows; what it has an argument for must not fail.
-        return Check(what, "unjudged" if words else refused, str(error))
+        must = words and not is_refused or what == f"{bench.N} devices against one"
+        return Check(what, "unjudged" if must else "skipped", str(error))
     off = f"{abs(got - one).max() / (abs(one).max() or 1):.0e}"
     is_right = not bench.differing(got, one, 4 if "steps" in words else 1)
     if is_right and not apart:
         return Check(what, "right", f"{off} of the step apart in {BATCHES} batches")
-    before = [part for part in what.split(" and ") if part in wrong]
-    before += [check for check, name in wrong.items() if name == "another algorithm"]
-    if before:
-        mistake = wrong[before[0]]
-    elif bench.noise.any() and not bench.differing(got, one, 8) and not apart:
-        mistake, line = "own precision", SENTENCES["coarse"].format(far=off)
-    elif "" in wrong.values():
-        mistake = ""  # a name that fits no simpler check is chance
-    elif is_right or what == "replicas":
-        mistake, line = "apart", SENTENCES["apart"]
+    # A part of a pair explains it, and a name that fits no simpler check is chance.
+    known = [wrong[part] for part in what.split(" and ") if part in wrong]
+    known += [name for name in wrong.values() if name in ("", "another algorithm")]
+    line = ""
+    if bench.noise.any() and not apart and not bench.differing(got, one, 8):
+        mistake = "own precision"
+    elif known:
+        mistake = known[0]
+    elif is_right:
+        mistake = "apart"
     elif what == "accumulation and clipping":
-        mistake, line = "clipped pieces", SENTENCES["clipped pieces"]
+        mistake = "clipped pieces"
     else:
         mistake, line = explain(bench, len(rows), words, wrong.values())
         mistake = mistake or next(filter(None, wrong.values()), "")
         if apart and mistake in ("", "factor"):
-            mistake, line = "apart", SENTENCES["apart"]
-    before += [check for check, name in wrong.items() if name == mistake]
-    line = f'as in "{before[0]}"' if before else line
-    verdict = "unjudged" if mistake in OPEN else "wrong"
-    return Check(what, verdict, line, mistake)
+            mistake, line = "apart", ""
+    if same := [check for check, name in wrong.items() if name == mistake]:
+        line = f'as in "{same[0]}"'
+    line = line or SENTENCES[mistake].format(off=off)
+    line += "; the replicas differ, too" * (apart and mistake != "apart")
+    return Check(what, "unjudged" if mistake in OPEN else "wrong", line, mistake)

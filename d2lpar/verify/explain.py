@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy
@@ -19,8 +21,7 @@ from d2lpar.verify.mistakes import SENTENCES
 def explain(bench: Bench, n: int, words: dict, known) -> tuple[str, str]:
     """Return the mistake that explains a wrong step of n samples, and a line.
 
-    It explains the step of every batch size that is tried, even ones of an even batch.
-    If several mistakes do, one of the `known` mistakes of other checks is taken.
+    It explains every batch size that is tried, best as one of the `known` mistakes.
     """
     small = bench.small_batch * words.get("accumulate", 1) + (n % bench.N > 0)
     cases = []
@@ -29,36 +30,44 @@ def explain(bench: Bench, n: int, words: dict, known) -> tuple[str, str]:
             cases.append(Case(bench, size, words))
     if not (cases := [case for case in cases if case.at.any()]):
         return "unsteady", SENTENCES["unsteady"]  # a repeated call is right
-    near, case = [case.names() for case in cases], cases[0]
+    case, name, values = cases[0], "", [0.0]
     off = abs(case.got - case.right).max() / abs(case.right).max()
-    name, values = "", dict[str, Any](off=f"{off:.0e}")
-    if often := [m for m in near[0] if all(m in names for names in near)]:
-        name = next((m for m in often if m in known), often[0])
-        values["k"] = near[0][name]
-    else:
-        with suppress(RunError):
-            if found := factor(bench, cases, words):
-                name, values["c"] = found
-            elif bench.differing(bench.several(range(case.n), **words), case.got):
+    factors_of_rows = partial(Case.factors, of_rows=True)
+    with suppress(RunError):
+        for compare in (Case.formulas, Case.factors, factors_of_rows):
+            found = [compare(case) for case in cases]
+            if often := [m for m in found[0] if all(m in names for names in found)]:
+                name = next((m for m in often if m in known), often[0])
+                values = [names[name] for names in found]
+                break
+        else:
+            if bench.differing(bench.several(range(case.n), **words), case.got):
                 name = "unsteady"
             elif off < 1 / 32 and bench.is_rough(bench.N) and not bench.is_rough(1):
                 name = "half precision"
-    line = SENTENCES[name].format(N=bench.N, **values)
-    line += ", in step 2" * (name == "factor" and "steps" in words)
-    parts = [k for k, part in enumerate(bench.parts) if case.at[part].any()]
-    moved = [case.right[part] != 0 for part in bench.parts]
-    is_all = case.at.sum() > 0.9 * sum(moved[k].sum() for k in parts)
+    least, most = min(values), max(values)
+    is_range = most - least > 1e-3 * most
+    c = f"{least:.4g} to {most:.4g}" if is_range else f"{most:.4f}"
+    line = SENTENCES[name].format(N=bench.N, off=f"{off:.0e}", k=values[0], c=c)
+    if name == "factor":
+        line += ", depending on the batch: what is the gradient divided by?" * is_range
+        line += ", in step 2" * ("steps" in words)
+    parts = bench.differing(case.got, case.right)
+    moved = [numpy.count_nonzero(case.right[part]) for part in bench.parts]
+    is_all = case.at.sum() > 0.9 * sum(moved[k] for k in parts)
     some = "" if is_all or name not in ("factor", "N times") else "some elements of "
-    if some or len(parts) < sum(map(numpy.any, moved)):
+    if some or len(parts) < numpy.count_nonzero(moved):
         line = f"{some}parameter {', '.join(map(str, parts))}: {line}"
-    return name.replace("factors", "factor"), line
+    return name, line
 
 
 class Case:
-    """A call with n rows that may be wrong, and what mistakes make of it.
+    """A call with n rows that may be wrong, and what formulas of the table use.
 
-    `whole` is a right step. `own` has one device's step with each device's rows, and
-    `parts` what these add to the right step. Formulas of the table use them.
+    `right` is what it should be, and `at` where it is not. `whole` is one device's step
+    with all rows in their `order`; `shards` has the rows of each device, `own` one
+    device's steps with them, and `parts` what these add to the right step.
+    `pieces` has the rows of each device for each accumulated piece, `together` of all.
     """
 
     def __init__(self, bench: Bench, n: int, words: dict):
@@ -70,23 +79,55 @@ class Case:
         self.got, self.right = bench.both(range(n), **words)
         self.tol = bench.tolerance(self.right)
         self.at = ~(abs(self.got - self.right) <= self.tol)
+        self.whole = self.mean(range(n))
+        self.extra = -n % self.N  # to fill the last shard
+        self.left = self.part(range(bench.small_batch))
 
-    def names(self) -> dict[str, int]:
+    def formulas(self) -> dict[str, float]:
         """Return the mistakes whose formulas give the step, and by which device."""
         if not numpy.isfinite(self.got).all():
             return {"not finite": 0}
-        tables: list[dict[str, Any]] = [mistakes.ACCUMULATED] * (self.A > 1)
+        table: dict[str, Any] = {**mistakes.ACCUMULATED} if self.A > 1 else {}
         one_step = mistakes.TWO_STEPS if "steps" in self.words else mistakes.STEPS
-        tables.append(mistakes.CLIPPED if "clip_norm" in self.words else one_step)
-        near: dict[str, int] = {}
-        for order, shards in dealt(self.n, self.N, self.A):
-            self.deal(order, shards)
-            for name, formula in (row for table in tables for row in table.items()):
+        table |= mistakes.CLIPPED if "clip_norm" in self.words else one_step
+        near: dict[str, float] = {}
+        for deal in dealt(self.n, self.N, self.A):
+            self.order, self.shards = deal
+            self.own = [*map(self.mean, self.shards)]
+            self.parts = [*map(self.part, self.shards)]
+            self.pieces = [*zip(*(numpy.array_split(s, self.A) for s in self.shards))]
+            self.together = [[*chain(*piece)] for piece in self.pieces]
+            self.last = [*map(self.part, self.pieces[-1])]
+            for name, formula in table.items():
                 for k, update in enumerate(formula(self)):
                     if self.is_near(update):
                         name = mistakes.NAMES.get((name, self.kind), name)
                         near.setdefault(name, k % self.N)
         return near
+
+    def factors(self, of_rows=False) -> dict[str, float]:
+        """Return names of how many times as far the step goes, or its rows' part.
+
+        Weight decay, which no row changes, is not in the difference of two batches.
+        """
+        rows, words, there, right = range(self.n), {**self.words}, 0 * self.tol, 0
+        if self.bench.form == "other" and words:
+            return {}  # it is not known what it would be
+        if of_rows:
+            other, at = self.bench.other, self.bench.start - self.bench.other.start
+            there, right = (f(rows, at, **words) for f in (other.several, other.alone))
+        elif words.pop("steps", None):
+            there = right = self.bench.several(rows, **words)
+        way = self.right - right
+        c = fitted(self.got, there + way, there, self.at)
+        if not self.is_near(there + c * way):
+            return {}
+        n, N = self.n, self.N
+        names = {"constant part": 1.0, "unsteady": 0.0} if of_rows else {}
+        names |= {"N times": N, "divided by N": 1 / N} if not self.words else {}
+        names |= {"not divided": n, "divided twice": 1 / n, "mean of sums": n / N}
+        names |= {"factor": c}
+        return {m: c for m, u in names.items() if abs(c - u) <= 1e-3 * abs(u or 1)}
 
     def is_near(self, update) -> bool:
         """Return whether an update is the wrong one, where that is wrong."""
@@ -96,46 +137,15 @@ class Case:
         is_less = 4 * norm(rest) < norm(off)
         return is_less and (rest <= 3 * times * self.tol[self.at]).all()
 
-    def deal(self, order: list, shards: list[list]) -> None:
-        """Compute what formulas use: `shards` has each device's rows."""
-        n, N, A, rows = self.n, self.N, self.A, [*range(self.n)]
-        zeros, extra = [len(self.bench.rows) + 1], -n % N
-        self.fillings = [order[:extra], order[n - extra :]]
-        self.order, self.padded = order, rows + extra * zeros
-        self.whole = self.mean(rows)
-        self.own = [self.mean(shard) for shard in shards]
-        self.parts = [self.part(shard) for shard in shards]
-        self.left = self.part(range(self.bench.small_batch))
-        self.means = [sum(self.own) / min(n, N), sum(self.own) / N]
-        self.means += [sum(len(s) / n * u for s, u in zip(shards, self.own))]
-        if "steps" in self.words:
-            starts = (self.bench.start + own for own in self.own)
-            self.parts_after = [self.part(s, at) for s, at in zip(shards, starts)]
-        if A > 1:
-            pieces = [numpy.array_split(shard, A) for shard in shards]
-            together = [[row for p in pieces for row in p[a]] for a in range(A)]
-            sums = [sum(map(self.mean, p)) for p in pieces]
-            self.sums = [
-                sum(sums) / N,
-                sum(self.share(s) * u for s, u in zip(shards, sums)),
-                sum(map(self.mean, together)),
-            ]
-            self.last = [self.part(p[-1]) for p in pieces]
-            self.pieces = [sum(self.part(p[a]) for p in pieces) for a in range(A)]
-            self.one_by_one = 0 * self.right
-            for piece in together:
-                at = self.bench.start + self.one_by_one
-                self.one_by_one = self.one_by_one + self.mean(piece, at)
-
-    def mean(self, rows, start=None):
-        """Return one device's update with these rows."""
+    def mean(self, rows, done=0):
+        """Return one device's update with these rows, after another update."""
         with suppress(RunError):  # BatchNorm may want two samples
-            return self.bench.alone(rows, start) if len(rows) else 0 * self.right
+            return self.bench.alone(rows, done) if len(rows) else 0 * self.right
         return 0 * self.right if self.kind == "weighted" else numpy.nan * self.right
 
-    def part(self, rows, start=None):
+    def part(self, rows, done=0):
         """Return what these rows add to the right update."""
-        return self.share(rows) * self.mean(rows, start)
+        return self.share(rows) * self.mean(rows, done)
 
     def share(self, rows) -> float:
         """Return the share that rows have in the whole batch."""
@@ -153,11 +163,10 @@ class Case:
 def is_clipped_by_value(bench: Bench) -> bool:
     """Return whether a value is the largest of many elements of one device's steps."""
     rows = bench.rows
-    whole, *own = map(bench.alone, (rows, rows[::2], rows[1::2]))
-    most, tol = abs(whole).max(), bench.tolerance(whole).max()
-    count = (abs(whole) > most - tol).sum()
-    alike = all(abs(abs(update).max() - most) <= tol for update in own)
-    return alike and 1 < count < 0.9 * (whole != 0).sum()  # Adam's: all
+    whole, *_ = own = [abs(bench.alone(some)) for some in (rows, rows[::2], rows[1::2])]
+    most, tol = [update.max() for update in own], bench.tolerance(whole).max()
+    count = (whole > most[0] - tol).sum()
+    return numpy.ptp(most) <= tol and 1 < count < 0.9 * (whole != 0).sum()  # Adam: all
 
 
 def dealt(n: int, N: int, pieces: int) -> Iterator[tuple[list, list]]:
@@ -172,35 +181,3 @@ def dealt(n: int, N: int, pieces: int) -> Iterator[tuple[list, list]]:
         generator = torch.Generator().manual_seed(0)
         order = torch.randperm(n, generator=generator, device="cpu").tolist()
         yield order, [order[k::N] for k in range(N)]
-
-
-def factor(bench: Bench, cases: list[Case], words: dict) -> tuple[str, str] | None:
-    """Return the factor of what rows change, or of a second step, after its name."""
-    if bench.form == "other" and words:
-        return None  # not known what it would be
-    alike = {word: value for word, value in words.items() if word != "steps"}
-    for of_rows in (False, True):
-        factors = []
-        for case in cases:
-            rows, other, there, right = range(case.n), bench.other, 0 * case.tol, 0
-            if of_rows:  # weight decay, which no row changes, goes in the difference
-                there = other.several(rows, bench.start, **words)
-                right = other.alone(rows, bench.start, **words)
-            elif "steps" in words:
-                there = right = bench.several(rows, **alike)
-            way = case.right - right
-            c = fitted(case.got, there + way, there, case.at)
-            factors.append(c if case.is_near(there + c * way) else numpy.nan)
-        least, most = min(factors), max(factors)
-        if not numpy.isfinite(factors).all():
-            continue
-        if most - least > 1e-3 * most:
-            return "factors", f"{least:.4g} to {most:.4g}"
-        if of_rows and abs(most - 1) < 1e-3:
-            return "constant part", ""
-        if of_rows and abs(most) < 1e-3:
-            return "unsteady", ""
-        names = {bench.N: "N times", 1 / bench.N: "divided by N"}
-        near = [names[c] for c in names if abs(most / c - 1) < 1e-3 and not words]
-        return (near or ["factor"])[0], f"{most:.4f}"
-    return None

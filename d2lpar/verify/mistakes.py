@@ -1,31 +1,43 @@
 """The table of known mistakes: a name, what it makes of a step, and its sentence.
 
 A formula returns candidates for the wrong step of one `Case` (explain.py): per device,
-or per way to make it. `whole` is the right step, `own` the step with each device's
-rows, `parts` their parts of the right step, and `mean(rows)` one device's step.
+or per way to make it.
 """
+
+from functools import reduce
+
+
+def means_of_pieces(c):
+    """Return means of pieces that count equally: of each device, or of all."""
+    of_devices = [sum(map(c.mean, rows)) / c.A for rows in zip(*c.pieces)]
+    yield sum(of_devices) / c.N
+    yield sum(c.share(rows) * u for rows, u in zip(c.shards, of_devices))
+    yield sum(map(c.mean, c.together)) / c.A
+
 
 # Compared in every check but those of two steps and of clipping.
 STEPS = {
     "N times": lambda c: [sum(c.own)],
-    "not divided": lambda c: [c.n * c.whole],
-    "divided twice": lambda c: [c.whole / c.n],
-    "mean of sums": lambda c: [c.n / c.N * c.whole],
     "one device": lambda c: [*c.own, *(c.N * p for p in c.parts), *c.parts],
-    "dropped rows": lambda c: [
-        f(c.order[: c.n // c.N * c.N]) for f in (c.mean, c.part)
+    "dropped rows": lambda c: [f(c.order[: c.n - c.n % c.N]) for f in (c.mean, c.part)],
+    "repeated rows": lambda c: [
+        c.mean(c.order + c.order[k:][: c.extra]) for k in (0, -c.extra)
     ],
-    "repeated rows": lambda c: [c.mean(c.order + rows) for rows in c.fillings],
-    "padding": lambda c: [c.mean(c.padded)],
-    "mean of means": lambda c: c.means,
+    "padding": lambda c: [c.mean(c.order + c.extra * [len(c.bench.rows) + 1])],
+    "mean of means": lambda c: [
+        *(sum(c.own) / k for k in (min(c.n, c.N), c.N)),
+        sum(len(rows) / c.n * u for rows, u in zip(c.shards, c.own)),
+    ],
     "old gradient": lambda c: [c.whole + k * c.left for k in range(1, c.N + 1)],
 }
 ACCUMULATED = {
-    "sum of pieces": lambda c: c.sums,
-    "mean of pieces": lambda c: [s / c.A for s in c.sums],
-    "one piece": lambda c: [k * piece for k in (1, c.A) for piece in c.pieces],
+    "sum of pieces": lambda c: [c.A * u for u in means_of_pieces(c)],
+    "mean of pieces": means_of_pieces,
+    "one piece": lambda c: [k * u for u in map(c.part, c.together) for k in (1, c.A)],
     "piece not summed": lambda c: [c.whole + c.N * p - sum(c.last) for p in c.last],
-    "step of each piece": lambda c: [c.one_by_one],
+    "step of each piece": lambda c: [
+        reduce(lambda done, rows: done + c.mean(rows, done), c.together, 0)
+    ],
 }
 CLIPPED = {
     "not clipped": lambda c: [c.whole],
@@ -40,7 +52,7 @@ TWO_STEPS = {
         *(c.right + k * c.whole for k in (1, c.N, 1 / c.N)),
         *(c.right + c.whole - part for part in c.parts),  # one device set it to zero
     ],
-    "local steps": lambda c: [sum(c.parts) + sum(c.parts_after)],
+    "local steps": lambda c: [sum(c.parts) + sum(map(c.part, c.shards, c.own))],
 }
 # A name of the table may depend on how one device's step comes from its rows.
 NAMES = {
@@ -82,15 +94,13 @@ SENTENCES = {
     "raises": "raises on {N} devices only: {error}",
     "hangs": "does every device take part in every sum, also one without samples?",
     "factor": "{c} times as far as one device",
-    "factors": "{c} times as far as one device, depending on the batch: what is the gradient divided by?",
     "unsteady": "the result depends on earlier calls, or on which device is ready first: do workers or compiled steps keep an earlier batch, or earlier parameters?",
     "": "off by {off} of the step, which no known mistake explains",
-    "own length": "one device's step is not linear in the gradient, as with Adam or BatchNorm: a wrong factor may not show",
+    "the gradient's length": "one device's step is not linear in the gradient, as with Adam or BatchNorm: a wrong factor may not show",
     "own precision": "one device's step itself is only good to {off}, as in 16 bits; smaller mistakes do not show: judge in float32, too",
-    "coarse": "one device's step itself is only good to {far}, as in 16 bits: judge in float32",
-    "sum": "one device's step is that of the sum over samples, not of the mean: the gradients are not divided by the batch size. Several devices are judged by it",
+    "a mean": "one device's step is that of the sum over samples, not of the mean: the gradients are not divided by the batch size. Several devices are judged by it",
     "the batch twice": "one device's step is not that of a mean over samples",
-    "clipping": "several devices do what one does, but one does not clip by the norm of all parameters",
+    "clipping": "one device does not clip by the norm of all parameters: several are only compared with it",
     "even": "even batches only (--even, or EVEN in the file)",
     "changes nothing": "its step changes no parameter",
     "same rows": "its step is the same with other rows: does it use the batch that it is given?",

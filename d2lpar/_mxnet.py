@@ -144,12 +144,6 @@ def lowering_array(values: Any, device: Any) -> Any:
     return (np if IS_MXNET_2 else mx.nd).array(values, ctx=device)
 
 
-def load_symbol(path: str) -> tuple[Any, Any]:
-    """Return an exported graph, and its input `data`, as symbols."""
-    symbols = mx.sym.load(path), mx.sym.var("data")
-    return tuple(s.as_np_ndarray() for s in symbols) if IS_MXNET_2 else symbols
-
-
 def quantize_net(net: Any, batches: Sequence, **options: Any) -> Any:
     """Quantize a network by MXNet's own function, calibrated with host batches.
 

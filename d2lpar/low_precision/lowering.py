@@ -15,7 +15,6 @@ import numpy
 from d2lpar._mxnet import (
     cast_net,
     gluon,
-    load_symbol,
     lowering_array,
     lowering_semantics,
     mx,
@@ -63,17 +62,13 @@ def to_symbol_block(
 ) -> gluon.SymbolBlock:
     """Return the graph of `net`, on `device`, as a block with copied parameters."""
     net.hybridize()
-    values = {n: p.list_data()[0] for n, p in net.collect_params().items()}
     net(np.array(example, ctx=device))  # traces the graph
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         net.export(f"{folder}/net")
-        with lowering_semantics():
-            block = gluon.SymbolBlock(*load_symbol(f"{folder}/net-symbol.json"))
-            for name, parameter in block.collect_params().items():
-                parameter.shape = values[name].shape
-                parameter.initialize(mx.init.Zero(), ctx=device)
-                parameter.set_data(lowering_array(values[name].asnumpy(), device))
-    return block
+        files = f"{folder}/net-symbol.json", ["data"], f"{folder}/net-0000.params"
+        # MXNet 1 has saved the parameters with NumPy shapes.
+        with lowering_semantics(), mx.util.np_shape(True):
+            return gluon.SymbolBlock.imports(*files, device)
 
 
 def _quantized(

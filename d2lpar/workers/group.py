@@ -66,12 +66,6 @@ class Trainer(gluon.Trainer):
         super().__init__(params, "sgd", {"learning_rate": lr}, kvstore=None)
         self.workers = workers
 
-    def allreduce_grads(self) -> None:
-        """Replace each gradient by its sum over all devices of all workers."""
+    def _allreduce_grads(self) -> None:  # of Gluon's step, and of its allreduce_grads
         for key, parameter in enumerate(self._params):
             self.workers.sum(key, parameter.list_grad())
-
-    def step(self, batch_size: int) -> None:
-        """Take a step with the mean gradient of a global batch."""
-        self.allreduce_grads()
-        self.update(batch_size)

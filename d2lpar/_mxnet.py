@@ -162,6 +162,6 @@ def quantize_net(net: Any, batches: Sequence, **options: Any) -> Any:
 
 
 def cast_net(net: Any, dtype: str, device: Any) -> Any:
-    """Cast a network, after its first call, to bfloat16 or float16 for inference."""
+    """Cast a network to bfloat16 or float16 for inference."""
     amp = importlib.import_module("mxnet.amp" if IS_MXNET_2 else "mxnet.contrib.amp")
     return amp.convert_hybrid_block(net, dtype, ctx=device, cast_optional_params=True)

@@ -12,15 +12,7 @@ import tempfile
 
 import numpy
 
-from d2lpar._mxnet import (
-    cast_net,
-    gluon,
-    lowering_array,
-    lowering_semantics,
-    mx,
-    np,
-    quantize_net,
-)
+from d2lpar._mxnet import cast_net, gluon, lowering_semantics, mx, quantize_net
 
 # MXNet refuses "entropy" without SciPy's stats, of which it uses nothing.
 mx.contrib.quantization.stats = "not used"
@@ -44,25 +36,22 @@ def lower(
     device: mx.Context,
     batch_size: int,
 ) -> gluon.SymbolBlock:
-    """Compile `net` for inference; MXNetError, maybe only in use, if unsupported."""
-    block = to_symbol_block(net, X_calibration[:1], device)
+    """Compile `net` for inference; MXNetError, maybe only in use, if unsupported.
+
+    It is hybridized, and was called: its graph is known.
+    """
+    block = to_symbol_block(net, device)
     with lowering_semantics():
         if precision.startswith("int8"):
             block = _quantized(block, precision, X_calibration, device, batch_size)
         elif precision != "float32":
-            block.hybridize()
-            block(lowering_array(X_calibration[:1], device))
             block = cast_net(block, precision, device)
         block.hybridize(static_alloc=True, static_shape=True)
     return block
 
 
-def to_symbol_block(
-    net: gluon.HybridBlock, example: numpy.ndarray, device: mx.Context
-) -> gluon.SymbolBlock:
+def to_symbol_block(net: gluon.HybridBlock, device: mx.Context) -> gluon.SymbolBlock:
     """Return the graph of `net`, on `device`, as a block with copied parameters."""
-    net.hybridize()
-    net(np.array(example, ctx=device))  # traces the graph
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         net.export(f"{folder}/net")
         files = f"{folder}/net-symbol.json", ["data"], f"{folder}/net-0000.params"

@@ -48,7 +48,7 @@ def test_the_symbol_block_is_the_block(data, params):
     X = datasets.to_float(data.X_test[:60])
     net = gluon_lenet(params)
     expected = net(np.array(X)).asnumpy()
-    symbol_block = to_symbol_block(net, X[:1], CPU)
+    symbol_block = to_symbol_block(net, CPU)
     with lowering_semantics():
         scores = symbol_block(lowering_array(X, CPU)).asnumpy()
     assert (scores == expected).all()

@@ -112,20 +112,18 @@ def lenet_need(
     return Need(kind, num_devices, batch, items)
 
 
-def largest_batch(devices: Sequence, free: Sequence[int], **sizes: int) -> int:
-    """Return the largest batch, at most the data, for 4/5 of the `free` bytes; or 0.
-
-    `sizes` are `n_train` and `n_test` of :func:`lenet_need`.
-    """
-
-    def need(batch: int) -> Need:
-        return lenet_need(batch, len(devices), kind=devices[0].device_type, **sizes)
-
+def largest_batch(
+    devices: Sequence, free: Sequence[int], n_train: int = 60_000, n_test: int = 10_000
+) -> int:
+    """Return the largest batch, up to `n_train`, for 4/5 of the `free` bytes; or 0."""
     usable = [f * (1 - SAFETY_MARGIN) for f in free]
-    low, high = 0, need(2**62).batch + 1
+    kind, low, high = devices[0].device_type, 0, n_train + 1
     while high - low > 1:  # a batch of `low` fits, one of `high` does not
         middle = (low + high) // 2
-        if all(n <= u for n, u in zip(need(middle).by_memory, usable)):
+        need = lenet_need(
+            middle, len(devices), n_train=n_train, n_test=n_test, kind=kind
+        )
+        if all(n <= u for n, u in zip(need.by_memory, usable)):
             low = middle
         else:
             high = middle

@@ -70,7 +70,6 @@ def launch(
     finally:
         for process in running.values():
             process.kill()
-        for process in running.values():
             process.wait()
 
 

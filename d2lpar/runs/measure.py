@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 from collections.abc import Mapping
@@ -18,8 +17,6 @@ from d2lpar.runs import progress, report, sweep
 from d2lpar.runs.plan import as_word, plan
 from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import duration, filled, terminal_width
-
-log = logging.getLogger("d2lpar")
 
 
 def measure(name: str, *, quiet: bool = False, **settings: Any) -> list[Run]:
@@ -77,30 +74,24 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
 def _present(measured: list[Run], folder: Path, quiet: bool) -> None:
     """Print what a sweep found, draw its pictures, and add them to the page.
 
-    Earlier records of the same recipe belong to it, as those of other device counts,
-    unless their settings differ, as those of another version. A dry run is drawn, too,
-    as it tries everything, but it has no result.
+    Earlier records of the same recipe belong to it, as those of other device counts. A
+    dry run is drawn, too, as it tries everything, but it has no result.
     """
-    first, known = measured[0], {run.path for run in measured}
-    runs = list(measured)
-    for run in report.records_in(folder):
-        if different := experiments.differing_settings([first, run]):
-            log.warning("left out %s (differs in %s)", run.path, ", ".join(different))
-        elif run.path not in known:
-            runs.append(run)
-    found = experiments.result(runs)
-    if first.header.preset == "dry-run":
-        experiments.draw(runs, folder, found)
+    first = measured[0].header
+    if first.preset == "dry-run":
+        experiments.draw(measured, folder)
         devices = labels.counts([run.header for run in measured])
         print(filled(f"It runs on {devices}. These few batches measure nothing."))
         return
+    out = folder.parent.parent
+    sweeps = report.sweeps(out)
+    runs, found = next((x.runs, x.found) for x in sweeps if x.folder == folder)
     if quiet:
-        print(filled(found.in_short, f"{first.header.chapter}: "))
+        print(filled(found.in_short, f"{first.chapter}: "))
     else:
         print(f"\n{found.text(terminal_width())}\n", flush=True)
     drawn = experiments.draw(runs, folder, found)
-    out, sweep = folder.parent.parent, report.Sweep(folder, runs, found)
-    page = report.write_page(out, report.sweeps(out, sweep))
+    page = report.write_page(out, sweeps)
     if in_notebook():
         for path in drawn:
             if path.suffix in (".png", ".gif"):

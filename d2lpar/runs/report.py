@@ -93,17 +93,13 @@ def where_from(headers: Sequence[Header]) -> str:
     return f"{labels.hardware(headers)}; {labels.period(headers)}; {data}."
 
 
-def sweeps(out: Path, known: Sweep | None = None) -> list[Sweep]:
+def sweeps(out: Path) -> list[Sweep]:
     """Return all sweeps ``<out>/<chapter>/<recipe>/`` but dry runs, the newest first.
 
-    They are in the order of their chapters. One that is `known`, since it was just
-    measured, is not read again. Those that cannot be shown are logged.
+    They are in the order of their chapters. Those that cannot be shown are logged.
     """
     shown = []
     for folder in sorted(path for path in out.glob("*/*") if path.is_dir()):
-        if known and folder == known.folder:
-            shown.append(known)
-            continue
         runs = records_in(folder)
         if runs and runs[0].header.preset != "dry-run":
             with _left_out(folder):
@@ -113,14 +109,23 @@ def sweeps(out: Path, known: Sweep | None = None) -> list[Sweep]:
 
 
 def records_in(folder: Path) -> list[Run]:
-    """Read the finished records of a sweep's folder; log those that cannot be drawn."""
-    runs = []
+    """Read the finished records of a sweep's folder, the newest last.
+
+    Those that cannot be shown with it are logged: broken ones, and those whose settings
+    differ, as those of another version.
+    """
+    runs: list[Run] = []
     for path in files.found(folder):
         with _left_out(path):
             run = files.read(path)
             if isinstance(run.header, Header) and run.lines:
                 experiments.measured_by([run])
                 runs.append(run)
+    runs.sort(key=lambda run: run.header.date)
+    for run in runs[:-1]:
+        if different := experiments.differing_settings([runs[-1], run]):
+            log.warning("left out %s (differs in %s)", run.path, ", ".join(different))
+            runs.remove(run)
     return runs
 
 

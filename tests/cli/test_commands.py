@@ -14,7 +14,6 @@ from d2lpar.errors import SettingError
 from d2lpar.experiments import EXPERIMENTS, LESSONS, get
 from d2lpar.machine import host
 from d2lpar.records import files
-from d2lpar.records.kinds import Run
 from d2lpar.runs import child, measure
 from d2lpar.runs import plan as plans
 
@@ -203,8 +202,12 @@ def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch, c
 def test_a_run_prints_what_it_found_and_where_its_page_is(
     quiet, monkeypatch, tmp_path, here
 ):
-    runs = [Run(header(), (epoch(1), epoch(2)), tmp_path / "cpu1.jsonl")]
-    monkeypatch.setattr(measure.sweep, "sweep", lambda *args: runs)
+    def sweep(jobs, see):
+        path = jobs[0].folder / "cpu1.jsonl"
+        files.write(path, header(), (epoch(1), epoch(2)))
+        return [files.read(path)]
+
+    monkeypatch.setattr(measure.sweep, "sweep", sweep)
     words = ["run", "1", "--devices=cpu:1", "--data=sample", "-o", str(tmp_path)]
     printed = here(*words, *(["-q"] if quiet else []))
     if quiet:

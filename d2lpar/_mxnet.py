@@ -94,9 +94,7 @@ def gluon_block(cls: Any) -> Any:
     ``forward``.
     """
     if not IS_MXNET_2:
-        cls.hybrid_forward = lambda self, F, *inputs, **parameters: self.compute(
-            F, *inputs, **parameters
-        )
+        cls.hybrid_forward = cls.compute
         return cls
 
     def forward(self, *inputs):

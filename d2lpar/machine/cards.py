@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Sequence
 
 import psutil
 
 from d2lpar.machine import host
-from d2lpar.machine.gpus import CudaDevice, ask_nvml, cuda_devices, why_no_gpu
+from d2lpar.machine.gpus import ask_nvml, cuda_devices, why_no_gpu
 from d2lpar.text import byte_size
 
 # CUDA cores (float32 units) of one multiprocessor, by compute capability. Source: CUDA
@@ -23,12 +22,9 @@ CORES_PER_MULTIPROCESSOR = {
 }  # fmt: skip
 
 
-def as_text(gpus: Sequence[CudaDevice] | None = None) -> str:
-    """Return a title, and a line per fact, of each GPU and of the host.
-
-    `gpus` are by default those that CUDA sees.
-    """
-    gpus = cuda_devices() if gpus is None else gpus
+def as_text() -> str:
+    """Return a title, and a line per fact, of each GPU and of the host."""
+    gpus = cuda_devices()
     driver = ask_nvml("nvmlSystemGetDriverVersion") or "unknown"
     newest = ask_nvml("nvmlSystemGetCudaDriverVersion")
     cuda = f"{newest // 1000}.{newest % 1000 // 10}" if newest else "unknown"

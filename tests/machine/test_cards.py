@@ -19,12 +19,11 @@ PRODUCTS = {
 }
 
 
-def test_cuda_cores_are_those_of_the_data_sheet():
-    for name, (capability, multiprocessors, cores) in PRODUCTS.items():
-        text = cards.as_text([CudaDevice(name, capability, multiprocessors)])
-        assert (
-            f"{multiprocessors} x {cores // multiprocessors} = {cores:,} CUDA" in text
-        )
+def test_cuda_cores_are_those_of_the_data_sheet(monkeypatch):
+    for name, (capability, count, cores) in PRODUCTS.items():
+        gpu = CudaDevice(name, capability, count)
+        monkeypatch.setattr(cards, "cuda_devices", lambda gpu=gpu: [gpu])
+        assert f"{count} x {cores // count} = {cores:,} CUDA" in cards.as_text()
 
 
 def test_text_of_gpus(monkeypatch):
@@ -37,7 +36,8 @@ def test_text_of_gpus(monkeypatch):
         monkeypatch.setattr(module, "ask_nvml", lambda name, *_: answers.get(name))
     h100 = CudaDevice("H100", (9, 0), 132)
     unknown = CudaDevice("GPU of tomorrow", (99, 0), 7)
-    lines = cards.as_text([h100, unknown]).splitlines()
+    monkeypatch.setattr(cards, "cuda_devices", lambda: [h100, unknown])
+    lines = cards.as_text().splitlines()
     assert lines[:7] == [
         "gpu(0) H100",
         "  capability       9.0",
@@ -48,7 +48,7 @@ def test_text_of_gpus(monkeypatch):
         "  capability       99.0",
     ]
     answers.clear()
-    assert "memory           unknown" in cards.as_text([h100])
+    assert "memory           unknown" in cards.as_text()
 
 
 @pytest.mark.skipif(not cuda_devices(), reason="no GPU")
@@ -62,13 +62,13 @@ def test_the_gpus_here():
 @pytest.mark.skipif(bool(cuda_devices()), reason="there is a GPU")
 def test_a_machine_without_a_gpu_says_why():
     assert cuda_devices() == [] and peer_access([0, 1]) is None
-    assert why_no_gpu() in cards.as_text([]).replace("\n", " ")
+    assert why_no_gpu() in cards.as_text().replace("\n", " ")
     assert "install its driver" in why_no_gpu()
 
 
 def test_the_host_is_what_proc_says():
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    text, logical = cards.as_text([]), len(re.findall("^processor", cpuinfo, re.M))
+    text, logical = cards.as_text(), len(re.findall("^processor", cpuinfo, re.M))
     model = re.search(r"^model name\s*: (.*)$", cpuinfo, re.M)[1]
     assert f"contexts on {model}\n" in text
     assert f" {logical} logical; usable " in text

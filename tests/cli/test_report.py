@@ -194,12 +194,12 @@ def test_records_that_share_no_figure_are_named():
 
 def test_the_page_leaves_out_what_it_cannot_show_and_names_it(tmp_path, caplog):
     """An odd record in the folder must not end the runs after it."""
-    (tmp_path / "timing" / "quick").mkdir(parents=True)
-    (tmp_path / "timing" / "quick" / "broken.jsonl").write_text("{")
-    a_folder(tmp_path, "multiple_gpus", "quick", training(1))
-    text = report.write_page(tmp_path, report.sweeps(tmp_path)).read_text()
-    assert text.count("<h2>") == 1
-    assert "broken.jsonl, line 1" in caplog.text
+    older = training(2, settings={"lr": 9}, date="2025-01-01")
+    a_folder(tmp_path, "multiple_gpus", "quick", training(1), older)
+    (tmp_path / "multiple_gpus" / "quick" / "broken.jsonl").write_text("{")
+    page = report.write_page(tmp_path, report.sweeps(tmp_path))
+    assert page.read_text().count("<h2>") == 1
+    assert re.search("broken.jsonl, line 1.*differs in .*lr", caplog.text, re.DOTALL)
 
 
 def test_a_wide_table_has_80_columns_on_a_terminal_and_loses_no_cell():

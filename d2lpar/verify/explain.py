@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy
@@ -32,9 +30,8 @@ def explain(bench: Bench, n: int, words: dict, known) -> tuple[str, str]:
         return "unsteady", SENTENCES["unsteady"]  # a repeated call is right
     case, name, values = cases[0], "", [0.0]
     off = abs(case.got - case.right).max() / abs(case.right).max()
-    factors_of_rows = partial(Case.factors, of_rows=True)
     with suppress(RunError):
-        for compare in (Case.formulas, Case.factors, factors_of_rows):
+        for compare in (Case.formulas, Case.factors, lambda c: c.factors(True)):
             found = [compare(case) for case in cases]
             if often := [m for m in found[0] if all(m in names for names in found)]:
                 name = next((m for m in often if m in known), often[0])
@@ -96,7 +93,7 @@ class Case:
             self.own = [*map(self.mean, self.shards)]
             self.parts = [*map(self.part, self.shards)]
             self.pieces = [*zip(*(numpy.array_split(s, self.A) for s in self.shards))]
-            self.together = [[*chain(*piece)] for piece in self.pieces]
+            self.together = [*map(numpy.concatenate, self.pieces)]
             self.last = [*map(self.part, self.pieces[-1])]
             for name, formula in table.items():
                 for k, update in enumerate(formula(self)):
@@ -171,12 +168,12 @@ def is_clipped_by_value(bench: Bench) -> bool:
 
 def dealt(n: int, N: int, pieces: int) -> Iterator[tuple[list, list]]:
     """Yield ways to deal rows out: all in their order, and those of each device."""
-    rows = list(range(n))
-    yield rows, [list(own) for own in numpy.array_split(rows, N)]
+    rows = [*range(n)]
+    yield rows, numpy.array_split(rows, N)
     yield rows, [rows[k::N] for k in range(N)]
     if pieces > 1:  # accelerate deals whole pieces out in turn
         turns = [numpy.array_split(own, N) for own in numpy.array_split(rows, pieces)]
-        yield rows, [[*numpy.concatenate(own)] for own in zip(*turns)]
+        yield rows, [*map(numpy.concatenate, zip(*turns))]
     if torch := sys.modules.get("torch"):  # its DistributedSampler, which shuffles
         generator = torch.Generator().manual_seed(0)
         order = torch.randperm(n, generator=generator, device="cpu").tolist()

@@ -51,8 +51,7 @@ def verify(
             from d2lpar import process  # not NumPy alone
 
             job = {"num_devices": num_devices, "batch_size": batch_size, "seed": seed}
-            job |= {"step": os.path.abspath(step), "even": even}
-            job |= {"timeout": timeout or 1e6}
+            job |= {"step": os.path.abspath(step), "even": even, "timeout": timeout}
             found = process.results("d2lpar.verify:judge", job)
         for begun in found:
             if begun.line:
@@ -91,7 +90,7 @@ def judge(
     A check without a line announces the next one, in case the process dies in it.
     Raises RunError for errors of the subject in what it must answer.
     """
-    if timeout:  # a file, in a process of its own
+    if isinstance(step, str):  # a file, in a process of its own
         sys.path.insert(0, os.path.dirname(step))
         sys.argv, step = [step], Path(step).stem
     benches: list[Bench] = []

@@ -60,6 +60,7 @@ NAMES = {
     ("mean of pieces", "weighted"): "own tokens",
     ("mean of means", "clipped by value"): "clipped first",
     ("mean of means", "other"): "another algorithm",
+    ("mean of means", "sum"): "divided by N",
 }
 
 # The sentences, also for what one device does, so that less can be judged, or nothing.

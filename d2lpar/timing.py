@@ -52,9 +52,9 @@ class Timing:
         return summarize(self.seconds).median
 
     def __str__(self) -> str:
-        clocks = self.seconds, self.naive_seconds
-        ms, naive = (summarize([1e3 * x for x in clock]) for clock in clocks)
-        return f"{self.name} on {', '.join(self.devices)}: {ms} ms, naive {naive} ms"
+        clocks = map(summarize, (self.seconds, self.naive_seconds))
+        ms, naive = ("{} ({}, n={}) ms".format(*c.cells(1e3)) for c in clocks)
+        return f"{self.name} on {', '.join(self.devices)}: {ms}, naive {naive}"
 
 
 def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:

@@ -34,7 +34,7 @@ def test_samples_of_a_known_clock(clock):
     assert measured.warmup_seconds == (18,)
     assert measured.median == 6.0
     assert measured.threads == 1 and measured.devices == ("host (1 thread)",)
-    assert "6000.00 (3000.00-9000.00, n=4) ms" in str(measured)
+    assert "6,000 (3,000-9,000, n=4) ms" in str(measured)
 
 
 def test_what_is_under_way_before_a_repetition_is_waited_for(monkeypatch):

@@ -85,7 +85,7 @@ def several(mistake, params, X, y, shards, pieces, clip_norm, left):
         "one parameter": lambda: [whole[0], 1.5 * whole[1], *whole[2:]],
         "factors": lambda: scale(1 / y.size, total),
         "random": lambda: [g + 1e-3 * RNG.normal(size=g.shape) for g in whole],
-        "no name": lambda: [g * numpy.linspace(1, 2, len(g.T)) for g in whole],
+        "no name": lambda: [g * numpy.linspace(1, 1 + 1e-11, len(g.T)) for g in whole],
         "not finite": lambda: scale(numpy.nan if n < N else 1, whole),
     }.get(mistake, lambda: whole)()
     if A > 1:

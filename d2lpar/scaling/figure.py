@@ -68,7 +68,7 @@ def speedup(
 
     `names` are written at the ends of the studies' lines. A line says where it crosses.
     """
-    ends = {}
+    ends, crossings = {}, []
     for s, study in enumerate(found):
         for k, n in enumerate(study.counts[1:], 1):
             if not (gains := comparisons(study, n)):
@@ -82,9 +82,11 @@ def speedup(
             ends[f"{page.SIGNS[marker]} {name}"] = gains[max(gains)].ratio
             crossing = break_even({batch: c.ratio for batch, c in gains.items()})
             if crossing and crossing > min(gains):
-                place = (-24, 5) if s else (6, -12)  # studies cross near each other
-                look = {"textcoords": "offset points", "size": 9, "color": page.PALE}
-                axes.annotate(f"{crossing:,.0f}", (crossing, 1), place, **look)
+                crossings.append(crossing)
+    for crossing in crossings:  # lines rise: beside the first is room above, then below
+        place = (-24, 5) if crossing == min(crossings) else (6, -12)
+        look = {"textcoords": "offset points", "size": 9, "color": page.PALE}
+        axes.annotate(f"{crossing:,.0f}", (crossing, 1), place, **look)
     axes.axhline(1, color=page.INK, lw=1)
     across = {"transform": axes.get_yaxis_transform()}
     axes.add_artist(Rectangle((0, 1e-3), 1, 1 - 1e-3, color="0.93", zorder=0, **across))
